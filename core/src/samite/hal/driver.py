@@ -1,0 +1,127 @@
+"""What a device plugin implements. Enumerating is cheap and creates nothing; everything else may load a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+
+from samite.hal.program import Program
+from samite.mesh import Mesh
+
+__all__ = [
+    "Bound",
+    "Communicator",
+    "Device",
+    "Driver",
+    "Event",
+    "Executable",
+    "Group",
+    "OpSignature",
+    "StateSlot",
+    "Support",
+]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device as data. `bandwidth` is bytes/s of its memory, `latency` seconds of one dispatch."""
+
+    kind: str
+    index: int = 0
+    name: str = ""
+    memory: int = 0
+    bandwidth: float = 0.0
+    latency: float = 0.0
+    memory_mechanism: str = ""
+    numa_node: int = -1
+
+
+@dataclass(frozen=True)
+class OpSignature:
+    """An op as a backend is asked about it: "torch.aten.mm", its operands' dtypes and local shapes."""
+
+    name: str
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Support:
+    """Yes, or no with the reason."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True)
+class Group:
+    """How the ranks of one mesh meet: `address` is "host:port" of the store, `generation` counts restarts."""
+
+    mesh: Mesh
+    rank: int
+    address: str
+    generation: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Event(Protocol):
+    def wait(self) -> None: ...
+
+
+class StateSlot(Protocol):
+    """Where one state buffer of one rank lives. A bound program reads `value` and puts the new one there."""
+
+    value: torch.Tensor
+
+
+@runtime_checkable
+class Communicator(Protocol):
+    """The dialect's collectives over local tensors. `axes` are mesh axes, major first; peers are ordered by them."""
+
+    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor: ...
+    def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor: ...
+    def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor: ...
+    def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor: ...
+    def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor: ...
+    def barrier(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Bound(Protocol):
+    """A program ready to run: warmed up, state bound."""
+
+    def run(self, inputs: Sequence[torch.Tensor], wait: Sequence[Event] = ()) -> tuple[list[torch.Tensor], Event]:
+        """`inputs` are the local tensors of the arguments that are not state, in order.
+
+        Gives the results that alias no argument, in order; the others are in their slots.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Executable(Protocol):
+    def save(self) -> bytes: ...
+    def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> Bound:
+        """`state` holds a slot for every state argument, in order."""
+        ...
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """A device plugin. Beyond devices, compile and the allocator everything defaults to absent."""
+
+    collectives: Literal["native", "communicator", "none"]
+
+    def devices(self) -> Sequence[Device]: ...
+    def supports(self, op: OpSignature) -> Support: ...
+    def compile(self, program: Program, devices: Sequence[Device], options: Mapping[str, Any]) -> Executable: ...
+    def load(self, artifact: bytes, devices: Sequence[Device]) -> Executable: ...
+    def allocator(self, device: Device) -> Any: ...
+    def communicator(self, group: Group) -> Communicator: ...

@@ -1,0 +1,59 @@
+"""What a backend is given: one rank's module and its interface. Plain data, picklable."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from samite.layout import Layout
+from samite.mesh import Mesh
+
+__all__ = ["Argument", "ArgumentKind", "Program", "Result"]
+
+ArgumentKind = Literal["state", "input", "scalar", "rng"]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the entry function.
+
+    `dtype` is torch's name ("float32"); `layout` is global, the local shape is `layout.local_shape(mesh)`.
+    A `scalar` is a 0-d tensor read anew at every call (a learning rate); `rng` is the 0-d int64 step counter.
+    """
+
+    name: str
+    kind: ArgumentKind
+    dtype: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result. `alias` is the index of the state argument whose buffer it replaces (donation), or -1."""
+
+    name: str
+    dtype: str
+    layout: Layout
+    alias: int = -1
+
+
+@dataclass(frozen=True)
+class Program:
+    """A partitioned module (MLIR text, entry function `main`, local types) with its interface.
+
+    One module serves every rank of `mesh`: what differs is a function of `dist.axis_index`.
+    """
+
+    name: str
+    mesh: Mesh
+    module: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Result, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """Key of caches: names the module, its interface and the mesh, and nothing else."""
+        whole = repr((self.mesh.axes, self.mesh.shape, self.module, self.arguments, self.results))
+        return hashlib.sha256(whole.encode()).hexdigest()
