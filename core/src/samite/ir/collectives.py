@@ -1,0 +1,140 @@
+"""The dialect's collectives as torch ops (`torch.ops.samite.*`): how expansions and local programs spell them in torch.
+
+`axes` is comma joined, major axis first; `parts` is the number of peers along them, which fixes result shapes without
+a mesh. The kernels here serve graphs that run as plain torch code (Inductor, expansions under test): they ask the
+`Endpoint` that `using` made current in this thread. The interpreter recognises these ops and never calls the kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+__all__ = ["COLLECTIVES", "Endpoint", "current", "join_axes", "split_axes", "using"]
+
+
+class Endpoint(Protocol):
+    """One rank's side of every collective (`samite.hal.Communicator`), and its place on the mesh."""
+
+    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor: ...
+    def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor: ...
+    def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor: ...
+    def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor: ...
+    def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor: ...
+    def axis_index(self, axes: Sequence[str]) -> int: ...
+
+
+_here = threading.local()
+
+
+@contextmanager
+def using(endpoint: Endpoint) -> Iterator[None]:
+    """Make `endpoint` the one that collectives of this thread go through."""
+    before: Endpoint | None = getattr(_here, "endpoint", None)
+    _here.endpoint = endpoint
+    try:
+        yield
+    finally:
+        _here.endpoint = before
+
+
+def current() -> Endpoint:
+    endpoint: Endpoint | None = getattr(_here, "endpoint", None)
+    if endpoint is None:
+        raise RuntimeError("a samite collective ran outside a worker: no endpoint is current in this thread")
+    return endpoint
+
+
+def join_axes(axes: Sequence[str]) -> str:
+    return ",".join(axes)
+
+
+def split_axes(axes: str) -> tuple[str, ...]:
+    return tuple(axes.split(",")) if axes else ()
+
+
+_lib = torch.library.Library("samite", "FRAGMENT")
+_lib.define("all_reduce(Tensor x, str axes, str reduce_type) -> Tensor")
+_lib.define("all_gather(Tensor x, str axes, int dim, int parts) -> Tensor")
+_lib.define("reduce_scatter(Tensor x, str axes, int dim, str reduce_type, int parts) -> Tensor")
+_lib.define("all_to_all(Tensor x, str axes, int split_dim, int concat_dim, int parts) -> Tensor")
+_lib.define("permute(Tensor x, str axes, int[] pairs) -> Tensor")
+_lib.define("axis_index(str axes) -> Tensor")
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
+
+
+def _all_reduce(x: torch.Tensor, axes: str, reduce_type: str) -> torch.Tensor:
+    return current().all_reduce(x, split_axes(axes), reduce_type)
+
+
+def _all_gather(x: torch.Tensor, axes: str, dim: int, parts: int) -> torch.Tensor:
+    return current().all_gather(x, split_axes(axes), dim)
+
+
+def _reduce_scatter(x: torch.Tensor, axes: str, dim: int, reduce_type: str, parts: int) -> torch.Tensor:
+    return current().reduce_scatter(x, split_axes(axes), dim, reduce_type)
+
+
+def _all_to_all(x: torch.Tensor, axes: str, split_dim: int, concat_dim: int, parts: int) -> torch.Tensor:
+    return current().all_to_all(x, split_axes(axes), split_dim, concat_dim)
+
+
+def _permute(x: torch.Tensor, axes: str, pairs: list[int]) -> torch.Tensor:
+    return current().permute(x, split_axes(axes), list(zip(pairs[::2], pairs[1::2], strict=True)))
+
+
+def _axis_index(axes: str) -> torch.Tensor:
+    return torch.tensor(current().axis_index(split_axes(axes)), dtype=torch.int64)
+
+
+for _name, _kernel in {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "permute": _permute,
+    "axis_index": _axis_index,
+}.items():
+    _lib.impl(_name, _kernel, "CompositeExplicitAutograd")
+
+
+def _resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    shape = list(x.shape)
+    shape[dim] = size
+    return x.new_empty(shape)
+
+
+@torch.library.register_fake("samite::all_reduce")
+def _(x: torch.Tensor, axes: str, reduce_type: str) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("samite::permute")
+def _(x: torch.Tensor, axes: str, pairs: list[int]) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("samite::all_gather")
+def _(x: torch.Tensor, axes: str, dim: int, parts: int) -> torch.Tensor:
+    return _resized(x, dim, x.shape[dim] * parts)
+
+
+@torch.library.register_fake("samite::reduce_scatter")
+def _(x: torch.Tensor, axes: str, dim: int, reduce_type: str, parts: int) -> torch.Tensor:
+    return _resized(x, dim, x.shape[dim] // parts)
+
+
+@torch.library.register_fake("samite::all_to_all")
+def _(x: torch.Tensor, axes: str, split_dim: int, concat_dim: int, parts: int) -> torch.Tensor:
+    cut = _resized(x, split_dim, x.shape[split_dim] // parts)
+    return _resized(cut, concat_dim, cut.shape[concat_dim] * parts)
+
+
+@torch.library.register_fake("samite::axis_index")
+def _(axes: str) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64)
