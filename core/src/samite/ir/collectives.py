@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["COLLECTIVES", "Endpoint", "current", "join_axes", "split_axes", "using"]
+__all__ = ["COLLECTIVES", "RANK_LOCAL", "Endpoint", "current", "join_axes", "split_axes", "using"]
 
 
 class Endpoint(Protocol):
@@ -63,9 +63,13 @@ _lib.define("all_gather(Tensor x, str axes, int dim, int parts) -> Tensor")
 _lib.define("reduce_scatter(Tensor x, str axes, int dim, str reduce_type, int parts) -> Tensor")
 _lib.define("all_to_all(Tensor x, str axes, int split_dim, int concat_dim, int parts) -> Tensor")
 _lib.define("permute(Tensor x, str axes, int[] pairs) -> Tensor")
+_lib.define("shard(Tensor x, str axes, int dim, int parts) -> Tensor")
 _lib.define("axis_index(str axes) -> Tensor")
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
+"""Ops that communicate, in `torch.ops.samite`."""
+RANK_LOCAL = ("shard", "axis_index")
+"""Ops that only ask where this rank is: `shard` is its slice of `x` cut into `parts` equal chunks of `dim`."""
 
 
 def _all_reduce(x: torch.Tensor, axes: str, reduce_type: str) -> torch.Tensor:
@@ -88,6 +92,11 @@ def _permute(x: torch.Tensor, axes: str, pairs: list[int]) -> torch.Tensor:
     return current().permute(x, split_axes(axes), list(zip(pairs[::2], pairs[1::2], strict=True)))
 
 
+def _shard(x: torch.Tensor, axes: str, dim: int, parts: int) -> torch.Tensor:
+    chunk = x.shape[dim] // parts
+    return x.narrow(dim, current().axis_index(split_axes(axes)) * chunk, chunk).clone()  # an op may not return a view
+
+
 def _axis_index(axes: str) -> torch.Tensor:
     return torch.tensor(current().axis_index(split_axes(axes)), dtype=torch.int64)
 
@@ -98,6 +107,7 @@ for _name, _kernel in {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "permute": _permute,
+    "shard": _shard,
     "axis_index": _axis_index,
 }.items():
     _lib.impl(_name, _kernel, "CompositeExplicitAutograd")
@@ -126,6 +136,11 @@ def _(x: torch.Tensor, axes: str, dim: int, parts: int) -> torch.Tensor:
 
 @torch.library.register_fake("samite::reduce_scatter")
 def _(x: torch.Tensor, axes: str, dim: int, reduce_type: str, parts: int) -> torch.Tensor:
+    return _resized(x, dim, x.shape[dim] // parts)
+
+
+@torch.library.register_fake("samite::shard")
+def _(x: torch.Tensor, axes: str, dim: int, parts: int) -> torch.Tensor:
     return _resized(x, dim, x.shape[dim] // parts)
 
 
