@@ -1,0 +1,34 @@
+"""Layouts: how global tensors lie on a mesh. Frozen values; no torch, no I/O.
+
+Every function takes any mapping from axis to size, in mesh order, as its mesh.
+"""
+
+from __future__ import annotations
+
+from samite.layout.conversion import from_placements, to_placements
+from samite.layout.factor import Dim, Factor, axes_of, canonical, merge, places, split, without
+from samite.layout.identity import IDENTITY, identity
+from samite.layout.layout import Layout
+from samite.layout.resharding import Plan, Step, bytes_moved, plan
+from samite.layout.views import regroup
+
+__all__ = [
+    "IDENTITY",
+    "Dim",
+    "Factor",
+    "Layout",
+    "Plan",
+    "Step",
+    "axes_of",
+    "bytes_moved",
+    "canonical",
+    "from_placements",
+    "identity",
+    "merge",
+    "places",
+    "plan",
+    "regroup",
+    "split",
+    "to_placements",
+    "without",
+]
