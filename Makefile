@@ -50,7 +50,7 @@ layers: $(DEV_STAMP) ## which module may import which
 pytest: $(DEV_STAMP) ## the tests, without lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu" $(TESTS)
 
-docs: $(DEV_STAMP) ## build the documentation into site/; broken links are errors
+docs: $(DEV_STAMP) ## build the documentation into build/site; broken links are errors
 	$(PIP) install -q -c $(PINS) --group docs
 	$(BIN)/mkdocs build --strict
 
@@ -59,7 +59,7 @@ format: $(DEV_STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format
 
 clean: ## remove the environment, caches and built files
-	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find core plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first interpreter that is new enough and can make environments (Debian's needs python3-venv for that).
