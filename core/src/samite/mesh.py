@@ -77,7 +77,7 @@ class Mesh(Mapping[str, int]):
         return {axis: at[axis] for axis in self.axes}
 
     def rank(self, coordinates: Mapping[str, int]) -> int:
-        """The rank at an index on every axis. Raises MeshError for a missing or unknown axis, or an index off the mesh."""
+        """The rank at an index on every axis. Raises MeshError for a missing or unknown axis, or an index off it."""
         for axis in coordinates:
             _ = self[axis]
         rank = 0

@@ -39,7 +39,7 @@ class Partial:
                 help='an average is a sum and a scale: use Partial("sum") and divide by the number of terms',
             )
         if self.reduce_op not in REDUCTIONS:
-            raise PlacementError(f'Partial has no reduction "{self.reduce_op}"', help=nearest(self.reduce_op, REDUCTIONS))
+            raise PlacementError(f'no reduction "{self.reduce_op}"', help=nearest(self.reduce_op, REDUCTIONS))
 
 
 Placement = Shard | Replicate | Partial

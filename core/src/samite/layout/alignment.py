@@ -20,7 +20,7 @@ class Aligned(NamedTuple):
 
 
 def align(src: Dim, dst: Dim, mesh: Mapping[str, int]) -> Aligned:
-    """Cut both canonical dims at each other's factor boundaries, after gathering as few innermost axes as that takes."""
+    """Both canonical dims cut at each other's factor boundaries, after gathering the fewest innermost axes of `src`."""
     axes = axes_of(src)
     for kept in range(len(axes), -1, -1):
         outer = canonical(without((src,), axes[kept:])[0], mesh)
@@ -41,8 +41,10 @@ def _refine(dim: Dim, cuts: Sequence[int], mesh: Mapping[str, int]) -> Dim | Non
     fine: list[Factor] = []
     done = 1  # the product of `fine`
     for f in reversed(dim):
-        while inside := [c // done for c in cuts if c % done == 0 and 1 < c // done < f.size and f.size % (c // done) == 0]:
-            pair = split(f, f.size // min(inside), mesh)
+        while minors := [c // done for c in cuts if c % done == 0 and f.size % (c // done) == 0 and c // done > 1]:
+            if min(minors) == f.size:
+                break
+            pair = split(f, f.size // min(minors), mesh)
             if pair is None:
                 return None
             f, minor = pair
@@ -54,7 +56,7 @@ def _refine(dim: Dim, cuts: Sequence[int], mesh: Mapping[str, int]) -> Dim | Non
 
 
 def _pair_owners(x: Dim, y: Dim) -> tuple[Dim, Dim] | None:
-    """Both with the same sizes, an unsplit factor of size 1 put in where only the other has one; None if they differ."""
+    """Both with the same sizes, an unsplit factor of size 1 put in where only one has any; None if they differ."""
     left, right = list(x), list(y)
     out: tuple[list[Factor], list[Factor]] = ([], [])
     while left or right:

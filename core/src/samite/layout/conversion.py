@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from samite.errors import LayoutError, PlacementError, nearest
-from samite.layout.factor import Dim, Factor, canonical
+from samite.layout.factor import Dim, Factor, canonical, require_axes
 from samite.layout.layout import Layout
 from samite.placement import Partial, Placement, Replicate, Shard, as_placement
 
@@ -61,8 +61,8 @@ def to_placements(layout: Layout, mesh: Mapping[str, int]) -> dict[str, Placemen
     cuts the valid length of the outer chunk, a layout its buffer).
     """
     placements: dict[str, Placement] = {axis: Replicate() for axis in mesh}
+    require_axes(mesh, (*layout.axes, *layout.owed))
     for axis in layout.owed:
-        _ = mesh[axis]
         placements[axis] = Partial(layout.kind)
     for index, dim in enumerate(layout.dims):
         for axis in _single(dim, index, layout, mesh).axes:
@@ -71,7 +71,7 @@ def to_placements(layout: Layout, mesh: Mapping[str, int]) -> dict[str, Placemen
 
 
 def _single(dim: Dim, index: int, layout: Layout, mesh: Mapping[str, int]) -> Factor:
-    """The factor that spells a dim: as it is if that will do, so that axes of size 1 are kept; else the canonical one."""
+    """The one factor of a dim: as it is if that will do, so that axes of size 1 are kept, else in canonical form."""
     problem = ""
     for factors in (dim, canonical(dim, mesh)):
         if len(factors) != 1:

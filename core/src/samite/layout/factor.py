@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-__all__ = ["Dim", "Factor", "axes_of", "canonical", "merge", "merged", "places", "split", "without"]
+from samite.errors import LayoutError, nearest
+
+__all__ = ["Dim", "Factor", "axes_of", "canonical", "merge", "merged", "places", "require_axes", "split", "without"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ Dim = tuple[Factor, ...]
 
 
 def places(dim: Dim, mesh: Mapping[str, int], at: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """(positions in the local buffer, global indices) of a dim's valid elements on one rank, in ascending position."""
+    """(positions in the local buffer, global indices) of a dim's valid elements on one rank, in ascending position.
+
+    For small dims: code that moves data reshapes a dim to its factors instead, and slices each by its `span`.
+    """
     spans = [f.span(mesh, at) for f in dim]
     positions: list[int] = []
     indices: list[int] = []
@@ -130,3 +135,10 @@ def without(dims: Iterable[Dim], axes: Iterable[str]) -> tuple[Dim, ...]:
 def axes_of(dim: Iterable[Factor]) -> list[str]:
     """The axes that split a dim, outermost first."""
     return [axis for f in dim for axis in f.axes]
+
+
+def require_axes(mesh: Mapping[str, int], axes: Iterable[str]) -> None:
+    """Raises LayoutError for an axis that the mesh lacks."""
+    for axis in axes:
+        if axis not in mesh:
+            raise LayoutError(f'a layout uses axis "{axis}", which the mesh lacks', help=nearest(axis, mesh))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from samite.errors import LayoutError
 from samite.layout.alignment import align
-from samite.layout.factor import Dim, Factor, without
+from samite.layout.factor import Factor, require_axes, without
 from samite.layout.layout import Layout
 
 __all__ = ["Plan", "Step", "Verb", "bytes_moved", "plan"]
@@ -99,13 +99,15 @@ class _State(NamedTuple):
 
 
 def plan(src: Layout, dst: Layout, mesh: Mapping[str, int]) -> Plan:
-    """The cheapest path of steps from `src` to `dst`; cached. Raises LayoutError if the shapes differ.
+    """The cheapest path of steps from `src` to `dst`; cached.
+
+    Raises LayoutError if the shapes differ or the mesh lacks an axis.
 
     Where the factors of a dim disagree, its innermost axes are gathered until they agree. From there the path is the
     shortest by elements received, then by number of steps, among those that put an axis down only where it stays.
     """
     if src.shape != dst.shape:
-        raise LayoutError(f"no way from {src} to {dst}: shapes {src.shape} and {dst.shape}", help="reshard keeps shapes")
+        raise LayoutError(f"no way from {src} to {dst}: the shapes differ", help="a reshard keeps the shape")
     return _plan(src, dst, tuple(mesh.items()))
 
 
@@ -117,6 +119,7 @@ def bytes_moved(src: Layout, dst: Layout, mesh: Mapping[str, int], itemsize: int
 @lru_cache(maxsize=1 << 14)
 def _plan(src: Layout, dst: Layout, mesh_items: tuple[tuple[str, int], ...]) -> Plan:
     mesh = dict(mesh_items)
+    require_axes(mesh, (*src.axes, *src.owed, *dst.axes, *dst.owed))
     src, dst = src.canonical(mesh), dst.canonical(mesh)
     gathers, have, want, cost = _align_all(src, dst, mesh)
     start = _State(tuple(f.axes for f in have), src.owed, src.kind)
@@ -164,7 +167,7 @@ def _moves(
     state: _State, goal: _State, sizes: tuple[int, ...], mesh: Mapping[str, int]
 ) -> Iterator[tuple[int, Step, _State]]:
     """(elements each rank receives, step, state after it) for every step that may be on a shortest path."""
-    factors: Dim = tuple(map(Factor, sizes, state.stacks))
+    factors = tuple(map(Factor, sizes, state.stacks))
     lengths = [f.local(mesh) for f in factors]
     local = prod(lengths)
     used = {axis for stack in state.stacks for axis in stack}

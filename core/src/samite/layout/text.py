@@ -1,5 +1,7 @@
 """Layouts as text, for IR attributes and people: `[8:dp, 4, (3 16:tp)]`, `[8, 4:tp.dp] sum(tp)`, `[]`.
 
+The grammar::
+
     layout    = "[" [dim {", " dim}] "]" [" " kind "(" axes ")"]
     dim       = factor | "(" [factor {" " factor}] ")"       major to minor
     factor    = size [":" axes]
@@ -47,6 +49,6 @@ def _parse_dim(dim: str, text: str) -> Dim:
     factors: list[Factor] = []
     for word in words:
         if not (match := _FACTOR.fullmatch(word)):
-            raise LayoutError(f"{word!r} is not a factor of a layout, in {text!r}", help='write it like "16" or "16:tp.dp"')
+            raise LayoutError(f"{word!r} is no factor, in layout {text!r}", help='write it like "16" or "16:tp.dp"')
         factors.append(Factor(int(match[1]), tuple(match[2].split(".")) if match[2] else ()))
     return tuple(factors)

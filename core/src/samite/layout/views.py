@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from samite.errors import LayoutError
-from samite.layout.factor import Dim, Factor, axes_of, merged, split, without
+from samite.layout.factor import Dim, Factor, axes_of, merged, require_axes, split, without
 
 __all__ = ["regroup"]
 
@@ -18,7 +18,8 @@ def regroup(
     """A reshape to `sizes`: (what the input must be, what the result then is).
 
     The input must be as it is, less the axes in the way, which are gathered innermost first; then reshaping the local
-    buffer to the result's local shape is the reshape of the whole. Raises LayoutError if the element counts differ.
+    buffer to the result's local shape is the reshape of the whole. Cached. Raises LayoutError if the element counts
+    differ or the mesh lacks an axis.
     """
     return _regroup(tuple(dims), tuple(sizes), tuple(mesh.items()))
 
@@ -28,6 +29,7 @@ def _regroup(
     dims: tuple[Dim, ...], sizes: tuple[int, ...], mesh_items: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     mesh = dict(mesh_items)
+    require_axes(mesh, (axis for dim in dims for axis in axes_of(dim)))
     shape = tuple(prod(f.size for f in dim) for dim in dims)
     if prod(sizes) != prod(shape):
         raise LayoutError(
