@@ -11,7 +11,7 @@ from typing import Literal, cast
 from samite.errors import BackendMissing, PluginError, nearest
 from samite.hal import API_VERSION
 
-__all__ = ["Candidate", "Catalogue", "Entries", "Kind", "how_to_install"]
+__all__ = ["Candidate", "Catalogue", "Entries", "Kind", "how_to_install", "installed"]
 
 Kind = Literal["backend", "engine", "extension"]
 Entries = Callable[[], Iterable[importlib.metadata.EntryPoint]]
@@ -90,7 +90,7 @@ class Catalogue:
 
     def _all(self) -> list[Candidate]:
         if self._installed is None:
-            self._installed = [c for entry in self._entries() if (c := _candidate(entry))]
+            self._installed = [_candidate(entry) for entry in self._entries()]
         return self._installed + list(self._added.values())
 
     def _installed_names(self, kind: Kind | None) -> str:
@@ -98,14 +98,19 @@ class Catalogue:
         return ", ".join(sorted(names)) or "none"
 
 
+def installed() -> list[importlib.metadata.EntryPoint]:
+    """The entry points of every distribution, in groups of this and of other API versions."""
+    found = importlib.metadata.entry_points()  # a mapping in Python 3.11, a tuple since; both know these two:
+    return [entry for group in found.groups if _GROUP.fullmatch(group) for entry in found.select(group=group)]
+
+
 def how_to_install(name: str) -> str:
     return f"pip install samite-{name.replace('_', '-')}"
 
 
-def _candidate(entry: importlib.metadata.EntryPoint) -> Candidate | None:
+def _candidate(entry: importlib.metadata.EntryPoint) -> Candidate:
     group = _GROUP.fullmatch(entry.group)
-    if group is None:
-        return None
+    assert group is not None, entry
     origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
     org = re.split(r"[-_. ]", origin)[0].lower()
     return Candidate(entry.name, cast(Kind, group[2]), int(group[1]), org, origin, entry.load)

@@ -14,7 +14,7 @@ import pluggy
 
 from samite.errors import BackendMissing, BackendUnusable, PluginError, SamiteError
 from samite.hal import API_VERSION, hookspecs
-from samite.plugins.discovery import Candidate, Catalogue, Entries, Kind, how_to_install
+from samite.plugins.discovery import Candidate, Catalogue, Entries, Kind, how_to_install, installed
 
 if TYPE_CHECKING:
     from samite.hal.driver import Driver
@@ -49,7 +49,7 @@ class _Loaded:
 class Registry:
     """The plugins of one process. `entries` gives the entry points to look through (default: all installed)."""
 
-    def __init__(self, entries: Entries = importlib.metadata.entry_points) -> None:
+    def __init__(self, entries: Entries = installed) -> None:
         self._catalogue = Catalogue(entries)
         self._loaded: dict[str, _Loaded] = {}
         self._made: dict[str, object] = {}
