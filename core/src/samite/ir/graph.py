@@ -1,0 +1,286 @@
+"""A function of a module as plain data: what passes read. `scan` walks the IR once; nothing here holds an operation.
+
+Values are numbered: arguments first, then results in program order. Constants and list constructions are folded into
+the ops that use them, so a `Node` is a torch op as its schema writes it: tensor operands by number, the rest by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from samite.errors import VerifyError
+from samite.ir.context import TensorType, tensor_type
+from samite.ir.dialect import decode
+
+__all__ = ["Constant", "Form", "Graph", "ListOf", "Node", "Op", "Slot", "Source", "function", "overload", "scan"]
+
+
+class Slot(NamedTuple):
+    """The tensor operand with this index."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal. `text` tells 1 from True and 1.0, and 0.0 from -0.0, where Python's equality does not."""
+
+    kind: str
+    text: str
+    value: Any = field(compare=False)
+
+    @staticmethod
+    def of(value: Any) -> Constant:
+        return Constant("none" if value is None else type(value).__name__, repr(value), value)
+
+
+class ListOf(NamedTuple):
+    """A list argument; `type` is its MLIR type ("!torch.list<int>")."""
+
+    type: str
+    items: tuple[Slot | Constant, ...]
+
+
+Form = tuple["Slot | Constant | ListOf", ...]
+
+
+class Source(NamedTuple):
+    """Where an op comes from: the user's line, the phase of the step, and the number of the forward op it serves."""
+
+    line: str = ""
+    phase: str = ""
+    op: int = -1
+
+
+@lru_cache(maxsize=None)
+def overload(name: str) -> torch._ops.OpOverload:
+    """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa"."""
+    namespace, packet, *rest = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """All that a rule may depend on, once per distinct call: op, literals, operand and result types.
+
+    Interned: two nodes that agree in all of it share one `Op`, which makes it a cheap key of caches.
+    """
+
+    name: str
+    form: Form
+    operands: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    @cached_property
+    def literals(self) -> Mapping[str, Any]:
+        """Arguments that are no tensors, by the schema's names; of ops without a schema, the attributes."""
+        if self.attributes:
+            return dict(self.attributes)
+        schema = overload(self.name)._schema.arguments
+        found: dict[str, Any] = {}
+        for argument, item in zip(schema, self.form, strict=True):
+            if isinstance(item, Constant):
+                found[argument.name] = item.value
+            elif isinstance(item, ListOf) and not any(isinstance(i, Slot) for i in item.items):
+                found[argument.name] = [i.value for i in item.items if isinstance(i, Constant)]
+        return found
+
+    def __str__(self) -> str:
+        return self.name.removeprefix("aten.")
+
+
+_interned: dict[tuple[Any, ...], Op] = {}
+
+
+def intern_op(
+    name: str,
+    form: Form,
+    operands: tuple[TensorType, ...],
+    results: tuple[TensorType, ...],
+    attributes: tuple[tuple[str, Any], ...] = (),
+) -> Op:
+    key = (name, form, operands, results, attributes)
+    op = _interned.get(key)
+    if op is None:
+        op = _interned[key] = Op(*key)
+    return op
+
+
+@dataclass(slots=True)
+class Node:
+    """One op of a function. `layouts` are the texts of its results' layouts, once `place` has run."""
+
+    op: Op
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    location: Any
+    layouts: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> Source:
+        return read_source(self.location)
+
+
+@dataclass(slots=True)
+class Graph:
+    """A function: `arguments` and `layouts` go together; `types` has the type of every numbered value."""
+
+    name: str
+    arguments: tuple[TensorType, ...]
+    names: tuple[str, ...]
+    layouts: tuple[str, ...]
+    nodes: list[Node]
+    returns: tuple[int, ...]
+    types: list[TensorType]
+
+    def users(self) -> list[list[int]]:
+        """For every value the indices of the nodes that use it; the function's return is node `len(nodes)`."""
+        found: list[list[int]] = [[] for _ in self.types]
+        for index, node in enumerate(self.nodes):
+            for value in node.operands:
+                found[value].append(index)
+        for value in self.returns:
+            found[value].append(len(self.nodes))
+        return found
+
+
+@lru_cache(maxsize=None)
+def read_source(location: Any) -> Source:
+    from torch_mlir import ir
+
+    phase, number, line = "", -1, ""
+    if isinstance(location, ir.NameLoc):
+        phase, _, op = location.name_str.partition(":")
+        number = int(op or -1)
+        location = location.child_loc
+    if isinstance(location, ir.FileLineColLoc):
+        line = f"{location.filename.value if hasattr(location.filename, 'value') else location.filename}"
+        line += f":{location.start_line}"
+    return Source(line, phase, number)
+
+
+def _literal(operation: Any) -> Constant:
+    from torch_mlir import ir
+
+    kind = operation.name.removeprefix("torch.constant.")
+    if kind == "none":
+        return Constant.of(None)
+    value = decode(operation.attributes["value"])
+    if kind == "bool":
+        value = bool(value)
+    if kind == "float":
+        value = ir.FloatAttr(operation.attributes["value"]).value
+    return Constant(kind, repr(value), value)
+
+
+def function(module: Any, name: str = "main") -> Any:
+    """The `func.func` of this name. It must not outlive `module`."""
+    for operation in module.body.operations:
+        if operation.operation.attributes["sym_name"].value == name:
+            return operation.operation
+    raise VerifyError(f"the module has no function {name!r}")
+
+
+def scan(module: Any, name: str = "main") -> Graph:
+    """Read a function of one block. Raises VerifyError where it holds what no pass of Samite understands."""
+    return _Scan(function(module, name)).graph
+
+
+class _Scan:
+    def __init__(self, function: Any) -> None:
+        self.numbers: dict[Any, int] = {}
+        self.folded: dict[Any, Constant | tuple[str, tuple[Any, ...]]] = {}
+        self.lists: dict[Any, Node] = {}
+        types: list[TensorType] = []
+        self.types = types
+        block = function.regions[0].blocks[0]
+        attributes = _argument_attributes(function, len(block.arguments))
+        for argument in block.arguments:
+            self._number(argument)
+        self.graph = Graph(
+            function.attributes["sym_name"].value,
+            tuple(types),
+            tuple(a.get("samite.name", "") for a in attributes),
+            tuple(a.get("dist.layout", "") for a in attributes),
+            [],
+            (),
+            types,
+        )
+        for view in block.operations:
+            self._visit(view.operation)
+
+    def _number(self, value: Any) -> int:
+        type = tensor_type(value.type)
+        if type is None:
+            raise VerifyError(f"a value of type {value.type} where a tensor is needed", where=str(value.owner)[:80])
+        number = self.numbers[value] = len(self.types)
+        self.types.append(type)
+        return number
+
+    def _visit(self, operation: Any) -> None:
+        name: str = operation.name
+        if name.startswith("torch.constant."):
+            self.folded[operation.results[0]] = _literal(operation)
+        elif name == "torch.prim.ListConstruct":
+            result = operation.results[0]
+            self.folded[result] = (str(result.type), tuple(operation.operands))
+        elif name == "torch.prim.ListUnpack":
+            node = self.lists.pop(operation.operands[0])
+            node.results = tuple(self._number(r) for r in operation.results)
+            node.op = intern_op(node.op.name, node.op.form, node.op.operands, tuple(self.types[r] for r in node.results))
+        elif name == "func.return":
+            self.graph.returns = tuple(self.numbers[v] for v in operation.operands)
+        else:
+            self._node(operation, name)
+
+    def _node(self, operation: Any, name: str) -> None:
+        operands: list[int] = []
+
+        def item(value: Any) -> Slot | Constant | ListOf:
+            known = self.folded.get(value)
+            if known is None:
+                operands.append(self.numbers[value])
+                return Slot(len(operands) - 1)
+            return known if isinstance(known, Constant) else ListOf(known[0], tuple(map(item, known[1])))  # type: ignore[arg-type]
+
+        if name == "torch.operator":
+            name = operation.attributes["name"].value
+        form = tuple(item(v) for v in operation.operands)
+        attributes: tuple[tuple[str, Any], ...] = ()
+        if name.startswith("dist."):
+            keys = (key for key in operation.attributes if key != "dist.layouts")
+            attributes = tuple((key, decode(operation.attributes[key])) for key in keys)
+        elif name == "torch.vtensor.literal":
+            attributes = (("value", str(operation.attributes["value"])),)
+        layouts = decode(operation.attributes["dist.layouts"]) if "dist.layouts" in operation.attributes else ()
+        node = Node(None, tuple(operands), (), operation.location, layouts)  # type: ignore[arg-type]
+        if len(operation.results) == 1 and str(operation.results[0].type).startswith("!torch.list"):
+            self.lists[operation.results[0]] = node
+        else:
+            node.results = tuple(self._number(r) for r in operation.results)
+        types = tuple(self.types[o] for o in operands)
+        node.op = intern_op(
+            name.removeprefix("torch."), form, types, tuple(self.types[r] for r in node.results), attributes
+        )
+        self.graph.nodes.append(node)
+
+
+def _argument_attributes(function: Any, count: int) -> list[dict[str, str]]:
+    if "arg_attrs" not in function.attributes:
+        return [{} for _ in range(count)]
+    return [{named.name: named.attr.value for named in attributes} for attributes in function.attributes["arg_attrs"]]
+
+
+def slots(form: Form) -> Iterator[Slot]:
+    """The tensor operands of a form, in order."""
+    for item in form:
+        if isinstance(item, Slot):
+            yield item
+        elif isinstance(item, ListOf):
+            yield from (i for i in item.items if isinstance(i, Slot))

@@ -1,0 +1,124 @@
+"""FX → MLIR: torch-mlir's importer, with Samite's collectives as `dist` ops and the user's source lines as locations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
+from samite.ir.context import TensorType, context
+from samite.ir.dialect import encode, mesh_attribute
+from samite.ir.graph import Graph, function, scan
+
+__all__ = ["import_graph", "trace"]
+
+_DIST_CALLS = frozenset(COLLECTIVES + RANK_LOCAL)
+
+
+def import_graph(graph: torch.fx.Graph, names: Sequence[str] = (), mesh: Any = None, name: str = "main") -> Any:
+    """A module whose function `name` is the FX graph: one argument a placeholder, named by `names`.
+
+    Every node needs a fake tensor in meta["val"]; meta["custom"] gives its line, phase and forward-op number.
+    """
+    from torch_mlir import ir
+    from torch_mlir.extras.fx_importer import FxImporter
+
+    node_importer, located_cache = _importers()
+    with context(), ir.Location.unknown():
+        importer = FxImporter(context=context(), config_check=False, graph_node_importer_cls=node_importer)
+        importer._cc = located_cache(context(), py_attr_tracker=importer._py_attr_tracker)
+        importer.import_stateless_graph(graph, func_name=name)
+        module = importer.module
+        if mesh is not None:
+            module.operation.attributes["dist.mesh"] = mesh_attribute(mesh)
+        if names:
+            string = ir.StringAttr.get
+            named = [ir.DictAttr.get({"samite.name": string(n)} if n else {}) for n in names]
+            function(module, name).attributes["arg_attrs"] = ir.ArrayAttr.get(named)
+    return module
+
+
+def trace(body: Callable[..., Any], operands: Sequence[TensorType]) -> Graph:
+    """What a torch function over tensors of these types does, as a graph to `Builder.inline`.
+
+    This is how rules, decompositions and reshards are written: in torch, with `torch.ops.samite` collectives.
+    """
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = body(*tensors)
+        return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+    with FakeTensorMode(), torch.no_grad():
+        fakes = [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in operands]
+        traced = make_fx(torch.func.functionalize(flat, remove="mutations"))(*fakes)
+    for node in list(traced.graph.nodes):
+        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+            traced.graph.erase_node(node)
+    traced.graph.eliminate_dead_code()
+    return scan(import_graph(traced.graph))
+
+
+@cache
+def _importers() -> tuple[type, type]:
+    """torch-mlir's two classes with our cases; made late, because importing them loads MLIR."""
+    from torch_mlir import ir
+    from torch_mlir.extras.fx_importer import ContextCache, GraphNodeImporter
+
+    class LocatedCache(ContextCache):
+        """Locations from the frontend's marks: `loc("backward:12"("train.py":41:0))`."""
+
+        def get_node_location(self, node: torch.fx.Node) -> Any:
+            custom: dict[str, Any] = node.meta.get("custom") or {}
+            file, _, line = custom.get("line", "").rpartition(":")
+            at = ir.Location.file(file, int(line), 0) if line.isdigit() else ir.Location.unknown()
+            phase = custom.get("phase", "")
+            return ir.Location.name(f"{phase}:{custom.get('op', -1)}", at) if phase else at
+
+    class NodeImporter(GraphNodeImporter):
+        def _import_torch_op_overload(self, loc: Any, node: torch.fx.Node, concrete_target: Any = None) -> None:
+            target: Any = concrete_target or node.target
+            if target.namespace == "samite" and target._opname in _DIST_CALLS:
+                self._import_dist_call(loc, node, target)
+            else:
+                super()._import_torch_op_overload(loc, node, concrete_target)
+
+        def _import_dist_call(self, loc: Any, node: torch.fx.Node, target: Any) -> None:
+            schema = target._schema
+            bound = dict(zip((a.name for a in schema.arguments), node.args, strict=True))
+            tensors = [self.resolve_node_value(a) for a in bound.values() if isinstance(a, torch.fx.Node)]
+            operation = ir.Operation.create(
+                f"dist.{target._opname}",
+                results=self._unpack_node_result_types(node, schema),
+                operands=tensors,
+                attributes={key: encode(value) for key, value in _dist_attributes(target._opname, bound).items()},
+                loc=loc,
+            )
+            self.bind_node_value(node, operation.results[0])
+
+        def _import_literal(self, py_value: Any, info: Any = None) -> Any:
+            # torch-mlir keeps tensors as resources, which Python cannot read back; literals of a step are small.
+            if not isinstance(py_value, torch.Tensor):
+                return super()._import_literal(py_value, info)
+            array = torch.Tensor.numpy(py_value.detach().contiguous())
+            type = self._cc.tensor_to_vtensor_type(py_value)
+            element = self._cc.dtype_to_type(py_value.dtype)
+            value = ir.DenseElementsAttr.get(array, type=element, shape=list(array.shape))
+            return ir.Operation.create("torch.vtensor.literal", results=[type], attributes={"value": value}).result
+
+    return NodeImporter, LocatedCache
+
+
+def _dist_attributes(name: str, bound: dict[str, Any]) -> dict[str, Any]:
+    found = {key: value for key, value in bound.items() if key not in ("x", "parts")}
+    found["axes"] = split_axes(found["axes"])
+    if name == "all_reduce":
+        found |= {"algorithm": "auto", "chunk_bytes": 0}
+    if name == "permute":
+        found["pairs"] = tuple(zip(found["pairs"][::2], found["pairs"][1::2], strict=True))
+    return found
