@@ -14,8 +14,6 @@ from samite import plugins
 from samite.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
-
     from samite.hal.driver import Device
     from samite.hal.memory import Allocator, Buffer
 
