@@ -55,6 +55,14 @@ def test_plugin_is_held_by_the_contracts(folder: Path) -> None:
     assert module in contract("backends")["source_modules"]
 
 
+def test_backends_are_kept_from_every_layer_above_hal() -> None:
+    levels = [re.findall(r"\w+", level) for level in contract("layers")["layers"]]
+    hal = levels.index(["hal"])
+    above = {f"samite.{name}" for level in levels[:hal] for name in level}
+    there = {f"samite.{path.stem}" for path in (ROOT / "core/src/samite").iterdir()}
+    assert set(contract("backends")["forbidden_modules"]) == above & there
+
+
 def test_no_module_is_named_for_nothing() -> None:
     """A module is named for what it holds; `utils` holds what no one placed."""
     vague = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
