@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 
+from samite.errors import UnsupportedOp
 from samite.hal.program import Program
 from samite.mesh import Mesh
+
+if TYPE_CHECKING:
+    from samite.hal.memory import Allocator
 
 __all__ = [
     "Bound",
@@ -107,7 +112,13 @@ class Bound(Protocol):
 
 
 class Executable(Protocol):
-    def save(self) -> bytes: ...
+    """A compiled program. Subclass it for the defaults."""
+
+    def save(self) -> bytes:
+        """An artifact that `Driver.load` takes, in this or another process. Default: UnsupportedOp."""
+        raise UnsupportedOp(f"{type(self).__name__} cannot be saved")
+
+    @abstractmethod
     def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> Bound:
         """`state` holds a slot for every state argument, in order."""
         ...
@@ -115,13 +126,31 @@ class Executable(Protocol):
 
 @runtime_checkable
 class Driver(Protocol):
-    """A device plugin. Beyond devices, compile and the allocator everything defaults to absent."""
+    """A device plugin. Subclass it: beyond devices, compile and the allocator everything defaults to absent."""
 
-    collectives: Literal["native", "communicator", "none"]
+    collectives: Literal["native", "communicator", "none"] = "none"
 
-    def devices(self) -> Sequence[Device]: ...
-    def supports(self, op: OpSignature) -> Support: ...
-    def compile(self, program: Program, devices: Sequence[Device], options: Mapping[str, Any]) -> Executable: ...
-    def load(self, artifact: bytes, devices: Sequence[Device]) -> Executable: ...
-    def allocator(self, device: Device) -> Any: ...
-    def communicator(self, group: Group) -> Communicator: ...
+    @abstractmethod
+    def devices(self) -> Sequence[Device]:
+        """The devices here, possibly none. Equal values at every call."""
+        ...
+
+    def supports(self, op: OpSignature) -> Support:
+        """Whether `compile` takes this op. Default: whatever it raises UnsupportedOp for comes to light there."""
+        return Support(True)
+
+    @abstractmethod
+    def compile(self, program: Program, devices: Sequence[Device], options: Mapping[str, Any]) -> Executable:
+        """UnsupportedOp names the op that it cannot take."""
+        ...
+
+    def load(self, artifact: bytes, devices: Sequence[Device]) -> Executable:
+        """What `Executable.save` gave. Default: UnsupportedOp."""
+        raise UnsupportedOp(f"{type(self).__name__} loads no artifacts")
+
+    @abstractmethod
+    def allocator(self, device: Device) -> Allocator: ...
+
+    def communicator(self, group: Group) -> Communicator:
+        """Meets the other ranks of `group`; every rank calls it. Default: UnsupportedOp."""
+        raise UnsupportedOp(f"{type(self).__name__} has no collectives")

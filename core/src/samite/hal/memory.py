@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import weakref
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -36,26 +37,35 @@ class Allocation:
 
 
 class Allocator(Protocol):
-    """The memory of one device. `mechanism` says how it is shared: "host memory", "shared memory", "pinned host"."""
+    """The memory of one device. Subclass it for the default of `bandwidth`.
+
+    `mechanism` says how others reach the memory: "host memory", "shared memory", "pinned host", "peer".
+    """
 
     device: Device
     mechanism: str
 
+    @abstractmethod
     def alloc(self, nbytes: int) -> Allocation:
         """Memory with arbitrary content, aligned for any dtype. OutOfMemory if there is none."""
         ...
 
+    @abstractmethod
     def free(self, allocation: Allocation) -> None:
         """Gives memory back. What `bytes` shows stays valid until the last tensor over it is gone."""
         ...
 
+    @abstractmethod
     def copy(self, source: Allocation, target: Allocation) -> Event:
         """Starts to copy all of `source`; one of the two is on this device, the other on one that it reaches."""
         ...
 
     def bandwidth(self, other: Device) -> float:
-        """Bytes/s of a direct copy between this device and `other`, either way; 0.0 where there is none."""
-        ...
+        """Bytes/s of a direct copy between this device and `other`, either way; 0.0 where there is none.
+
+        Default: to and from host memory only, at the speed of the device's memory.
+        """
+        return (self.device.bandwidth or 1.0) if other.kind == "cpu" else 0.0
 
 
 @dataclass
