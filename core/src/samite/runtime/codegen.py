@@ -1,0 +1,255 @@
+"""A local program as the source of a Python generator: one statement a node, values deleted after their last use.
+
+    def main(inputs):
+        (tokens, weight, ) = inputs
+        embedding = aten_embedding_default(weight, tokens)
+        all_reduce = yield collective_0, embedding; del embedding
+        ...
+        return (loss, )
+
+A generator, because one text serves all who run it: at each collective it yields (`Collective`, tensor) and is sent the
+result. What differs between ranks are numbers (`index_tp`), which are bound when the text is.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import fx
+
+from samite.errors import UnsupportedOp
+from samite.ir.collectives import split_axes
+from samite.mesh import Mesh
+
+__all__ = ["Code", "Collective", "Main", "Statement", "Writer", "generate"]
+
+Main = Callable[[Sequence[torch.Tensor]], Generator[Any, torch.Tensor, tuple[torch.Tensor, ...]]]
+"""A bound program: takes a step's local inputs; yields (`Collective`, tensor), is sent results, returns the outputs."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a program: a method of `Communicator` and its arguments after the tensor and the axes."""
+
+    verb: str
+    axes: tuple[str, ...]
+    arguments: tuple[Any, ...]
+    where: str = ""
+
+    def __str__(self) -> str:
+        words = (self.verb, *(str(a) for a in self.arguments), "over", ".".join(self.axes))
+        return " ".join(words) + (f" ({self.where})" if self.where else "")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a line of the source came from, for errors: the op, and the user's line if known."""
+
+    op: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program's source and what its names stand for. Picklable; needs no compiler to load.
+
+    `ops` are full names ("aten.add.Tensor"); `places` are axes: the name stands for the rank's index along them.
+    """
+
+    name: str
+    source: str
+    statements: tuple[Statement, ...]
+    ops: Mapping[str, str]
+    constants: Mapping[str, Any]
+    places: Mapping[str, tuple[str, ...]]
+
+    @property
+    def filename(self) -> str:
+        return f"<samite program {self.name}>"
+
+    @cached_property
+    def _compiled(self) -> CodeType:
+        return compile(self.source, self.filename, "exec")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
+
+    def bind(self, mesh: Mesh, rank: int, **names: Any) -> Main:
+        """The program of one rank; `names` are further names that rewritten statements use.
+
+        Raises UnsupportedOp if an op is not registered in this process.
+        """
+        namespace: dict[str, Any] = {"torch": torch, **self.constants, **names}
+        namespace.update((name, _resolve(op)) for name, op in self.ops.items())
+        namespace.update((name, mesh.peers(rank, axes).index(rank)) for name, axes in self.places.items())
+        exec(self._compiled, namespace)
+        return namespace["main"]
+
+
+def _resolve(name: str) -> Any:
+    namespace, op, overload = name.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), op), overload)
+    except AttributeError:
+        raise UnsupportedOp(
+            f'op "{namespace}::{op}" is not registered in this process',
+            help='name the module that registers it in the mesh\'s options: worker_imports=["my_ops"]',
+        ) from None
+
+
+def generate(
+    module: fx.GraphModule, name: str, rewritten: Mapping[fx.Node, Callable[[Writer], str]] | None = None
+) -> Code:
+    """The source of a local program of aten ops, custom ops and the collectives of `samite.ir.collectives`.
+
+    It takes the placeholders' values in order and returns the tuple of the graph's outputs. `rewritten` writes the
+    right-hand side of single nodes in another way. Raises UnsupportedOp for a node that is neither a torch op, a
+    constant nor `operator.getitem`.
+    """
+    graph, rewritten = module.graph, rewritten or {}
+    writer = Writer(module)
+    last = _last_uses(graph)
+    inputs = graph.find_nodes(op="placeholder")
+    lines = ["def main(inputs):", f"    ({''.join(f'{node.name}, ' for node in inputs)}) = inputs"]
+    statements = [Statement(), Statement()]
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            continue
+        if node.op == "output":
+            results = node.args[0] if isinstance(node.args[0], (list, tuple)) else (node.args[0],)
+            lines.append(f"    return ({''.join(f'{writer.literal(result)}, ' for result in results)})")
+        else:
+            call = rewritten[node](writer) if node in rewritten else writer.call(node)
+            lines.append(f"    {node.name} = {call}" + "".join(f"; del {value.name}" for value in last[node]))
+        statements.append(Statement(str(node.target), _where(node)))
+    if not any(isinstance(value, Collective) for value in writer.constants.values()):
+        lines.append("    yield")  # never reached: makes it a generator all the same
+        statements.append(Statement())
+    return Code(name, "\n".join(lines) + "\n", tuple(statements), writer.ops, writer.constants, writer.places)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """For every node the values that no later node reads, itself included if none ever does."""
+    last: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        last[node] = [value for value in dict.fromkeys((node, *node.all_input_nodes)) if value not in seen]
+        seen.update(last[node])
+    return last
+
+
+class Writer:
+    """Spells nodes and their arguments, and keeps what the names that it makes up stand for."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.ops: dict[str, str] = {}
+        self.constants: dict[str, Any] = {}
+        self.places: dict[str, tuple[str, ...]] = {}
+        self._module = module
+        self._taken = {node.name for node in module.graph.nodes}
+
+    def call(self, node: fx.Node) -> str:
+        """The right-hand side of a node's statement."""
+        if node.op == "get_attr":
+            return self.constant(_attribute(self._module, str(node.target)), "literal")
+        if node.target is operator.getitem:
+            return f"{self.literal(node.args[0])}[{self.literal(node.args[1])}]"
+        op: Any = node.target
+        if not isinstance(op, torch._ops.OpOverload):
+            raise UnsupportedOp(f"{op} is not a torch op", where=_where(node))
+        if op.namespace == "samite" and op._opname in _SPECIAL:
+            return _SPECIAL[op._opname](self, node)
+        return self.apply(op, node)
+
+    def apply(self, op: torch._ops.OpOverload, node: fx.Node, **more: str) -> str:
+        """`op` called with a node's arguments; `more` are keyword arguments as source."""
+        arguments = [self.literal(value) for value in node.args]
+        arguments += [f"{key}={self.literal(value)}" for key, value in node.kwargs.items()]
+        arguments += [f"{key}={value}" for key, value in more.items()]
+        name = self._free(str(op).replace(".", "_"))
+        self.ops[name] = str(op)
+        return f"{name}({', '.join(arguments)})"
+
+    def literal(self, value: Any) -> str:
+        """An argument: a value's name, a literal, or the name of a constant."""
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(self.literal(item) for item in value) + "]"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f'float("{value}")'
+        if value is None or isinstance(
+            value, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)
+        ):
+            return repr(value)
+        return self.constant(value, "constant")
+
+    def constant(self, value: Any, stem: str) -> str:
+        name = self._free(f"{stem}_{len(self.constants)}")
+        self.constants[name] = value
+        return name
+
+    def place(self, axes: tuple[str, ...]) -> str:
+        """The name of this rank's index along `axes`."""
+        name = self._free("index_" + "_".join(axes))
+        self.places[name] = axes
+        return name
+
+    def _free(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        return name
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _where(node: fx.Node) -> str:
+    source = node.meta.get("source")  # `samite.ir.graph.Source`, if the graph came from a module
+    return source.line if source else ""
+
+
+def _arguments(node: fx.Node) -> list[Any]:
+    """A samite op's arguments by position: their schemas have neither defaults nor keyword-only arguments."""
+    op: Any = node.target
+    return [*node.args, *(node.kwargs[argument.name] for argument in op._schema.arguments[len(node.args) :])]
+
+
+def _collective(writer: Writer, node: fx.Node) -> str:
+    op: Any = node.target
+    x, axes, *rest = _arguments(node)
+    if op._opname == "permute":
+        rest = [tuple(zip(rest[0][::2], rest[0][1::2], strict=True))]
+    elif op._opname != "all_reduce":
+        rest.pop()  # `parts` is what the mesh says; the communicator knows it
+    site = Collective(op._opname, split_axes(axes), tuple(rest), _where(node))
+    return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"
+
+
+def _axis_index(writer: Writer, node: fx.Node) -> str:
+    (axes,) = _arguments(node)
+    return f"torch.tensor({writer.place(split_axes(axes))})"
+
+
+def _shard(writer: Writer, node: fx.Node) -> str:
+    x, axes, dim, parts = _arguments(node)
+    x, index = writer.literal(x), writer.place(split_axes(axes))
+    # Contiguous, because some kernels (native_layer_norm_backward) misread strided operands.
+    return f"{x}.narrow({dim}, {index} * ({x}.shape[{dim}] // {parts}), {x}.shape[{dim}] // {parts}).contiguous()"
+
+
+_SPECIAL: dict[str, Callable[[Writer, fx.Node], str]] = {
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"), _collective),
+    "axis_index": _axis_index,
+    "shard": _shard,
+}
