@@ -38,9 +38,7 @@ def layouts(draw: st.DrawFn, mesh: Mesh) -> Layout:
         elif where != "nowhere":
             axes[where].append(axis)
     kind = draw(st.sampled_from(["sum", "max", "min", "prod"])) if owed else ""
-    dims = tuple(
-        tuple(Factor(size, tuple(axes[d, f])) for f, size in enumerate(dim)) for d, dim in enumerate(sizes)
-    )
+    dims = tuple(tuple(Factor(size, tuple(axes[d, f])) for f, size in enumerate(dim)) for d, dim in enumerate(sizes))
     return Layout(dims, kind, frozenset(owed))
 
 

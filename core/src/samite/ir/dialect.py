@@ -51,6 +51,7 @@ def decode(attribute: Any) -> Any:
     """The inverse of `encode`."""
     from torch_mlir import ir
 
+    attribute = attribute.maybe_downcast()  # parameters of our own attributes come as plain `Attribute`
     if isinstance(attribute, ir.ArrayAttr):
         return tuple(decode(a) for a in attribute)
     return attribute.value

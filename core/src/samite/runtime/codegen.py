@@ -185,9 +185,7 @@ class Writer:
             return "[" + ", ".join(self.literal(item) for item in value) + "]"
         if isinstance(value, float) and not math.isfinite(value):
             return f'float("{value}")'
-        if value is None or isinstance(
-            value, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)
-        ):
+        if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)):
             return repr(value)
         return self.constant(value, "constant")
 

@@ -22,7 +22,9 @@ __all__ = ["REDUCE", "Code", "Collective", "Main", "Writer", "compute", "generat
 Running = Generator[Any, torch.Tensor, tuple[torch.Tensor, ...]]
 
 
-def run(main: Main, inputs: Sequence[torch.Tensor], communicator: Communicator | None, code: Code, rank: int) -> tuple:
+def run(
+    main: Main, inputs: Sequence[torch.Tensor], communicator: Communicator | None, code: Code, rank: int
+) -> tuple[torch.Tensor, ...]:
     """One step of one rank. `communicator` may be None if the program has no collectives.
 
     Raises WorkerError, or OutOfMemory, that names the op and the user's line if a kernel raises.

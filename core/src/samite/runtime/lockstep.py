@@ -92,8 +92,7 @@ class LockstepWorkers:
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Finished:
         loaded = self._programs[program]
         columns = [
-            self._column(argument, given)
-            for argument, given in zip(loaded.program.arguments, arguments, strict=True)
+            self._column(argument, given) for argument, given in zip(loaded.program.arguments, arguments, strict=True)
         ]
         inputs = [[column[rank] for column in columns] for rank in range(self.mesh.size)]
         with torch.no_grad():

@@ -1,7 +1,7 @@
 """Between global tensors and the local buffers of ranks: `lay` cuts, `assemble` joins.
 
-A layout's factors are dims of their own once the tensor is reshaped to them, and on one rank each factor keeps one
-contiguous range. So both directions are a reshape and a chain of `narrow`, whatever the layout; no index tensor is made.
+Reshaped to its factors, a tensor has one dim a factor, and a rank keeps one contiguous range of each. So both
+directions are a reshape and a chain of `narrow`, whatever the layout; no index tensor is made.
 """
 
 from __future__ import annotations
