@@ -122,7 +122,7 @@ def test_full_names(site) -> None:
 
 
 def test_a_plugin_may_name_its_organisation(site) -> None:
-    source = backend("fpga", RETURNS_NULL) + "\n        org = 'bit_works'\n"
+    source = backend("fpga", RETURNS_NULL) + "\n        name = 'bit_works/fpga/v1'\n"
     registry = site(("acme-fpga", "1.0", "samite.v1.backends", "fpga", source))
     assert registry.driver("bit_works/fpga/v1")
     (info,) = registry.listing()
@@ -215,6 +215,8 @@ def test_a_backend_that_cannot_work_here_gives_its_reason(site) -> None:
         (backend("fpga", "raise RuntimeError('boom')"), r"RuntimeError: boom"),
         (backend("fpga", "return object()"), r'"fpga" is no Driver: it lacks .*compile'),
         (backend("other", RETURNS_NULL), r"adds nothing of this name, but other"),
+        (backend("fpga", RETURNS_NULL) + "\n        name = 'acme/card/v1'\n", r"calls itself 'acme/card/v1'"),
+        (backend("fpga", RETURNS_NULL) + "\n        name = 7\n", r"calls itself 7"),
         ("class Plugin: pass", r"announced as backend, but is extension"),
         ("class Plugin:\n    def __init__(self, x): pass", r"TypeError"),
         (

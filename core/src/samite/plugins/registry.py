@@ -152,6 +152,7 @@ class Registry:
                 self._pluggy.check_pending()
             drivers, engines = (self._added(plugin, hook) for hook in ("samite_add_drivers", "samite_add_engines"))
             kind = _kind(name, drivers, engines, announced)
+            _check_full_name(name, plugin)
         except pluggy.PluginValidationError as error:
             self._drop(plugin)
             raise PluginError(f'"{name}" has a hook that this Samite has not: {error}') from error
@@ -180,8 +181,8 @@ class Registry:
 
     def _full_name(self, candidate: Candidate) -> str:
         loaded = self._loaded.get(candidate.name)
-        org = getattr(loaded.plugin, "org", candidate.org) if loaded else candidate.org
-        return f"{org}/{candidate.name}/v{candidate.version}"
+        derived = f"{candidate.org}/{candidate.name}/v{candidate.version}"
+        return str(getattr(loaded.plugin, "name", derived)) if loaded else derived
 
 
 def _kind(name: str, drivers: Factories, engines: Factories, announced: Kind | None) -> Kind:
@@ -193,6 +194,14 @@ def _kind(name: str, drivers: Factories, engines: Factories, announced: Kind | N
     if announced and kind != announced:
         raise PluginError(f'"{name}" is announced as {announced}, but is {kind}')
     return kind
+
+
+def _check_full_name(name: str, plugin: object) -> None:
+    full = getattr(plugin, "name", f"any/{name}/v{API_VERSION}")
+    if not isinstance(full, str) or not re.fullmatch(rf"[^/]+/{name}/v{API_VERSION}", full):
+        raise PluginError(
+            f'"{name}" calls itself {full!r}', help=f'a full name is "organisation/{name}/v{API_VERSION}"'
+        )
 
 
 def _check_members(candidate: Candidate, made: object, protocol: type) -> None:
