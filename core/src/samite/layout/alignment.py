@@ -23,7 +23,7 @@ def align(src: Dim, dst: Dim, mesh: Mapping[str, int]) -> Aligned:
     """Both canonical dims cut at each other's factor boundaries, after gathering the fewest innermost axes of `src`."""
     axes = axes_of(src)
     for kept in range(len(axes), -1, -1):
-        outer = canonical(without((src,), axes[kept:])[0], mesh)
+        outer = canonical(without((src,), axes[kept:])[0], mesh) if kept < len(axes) else src
         fine = _refine(outer, _cuts(dst), mesh)
         target = fine and _refine(dst, _cuts(fine), mesh)
         if fine and target and (pair := _pair_owners(fine, target)):

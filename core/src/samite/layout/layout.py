@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from samite.errors import LayoutError, nearest
-from samite.layout.factor import Dim, Factor, axes_of, canonical
+from samite.layout.factor import Dim, Factor, axes_of, canonical, require_axes
 from samite.layout.text import parse, spell
 from samite.placement import REDUCTIONS
 
@@ -81,6 +82,16 @@ class Layout:
         return any(f.padded(mesh) for dim in self.dims for f in dim)
 
     def canonical(self, mesh: Mapping[str, int]) -> Layout:
-        """The one form of all layouts with these index maps; axes of size 1 neither split nor owe."""
-        owed = frozenset(axis for axis in self.owed if mesh[axis] > 1)
-        return Layout(tuple(canonical(dim, mesh) for dim in self.dims), self.kind if owed else "", owed)
+        """The one form of all layouts whose dims have these index maps; axes of size 1 neither split nor owe.
+
+        Raises LayoutError if the mesh lacks an axis.
+        """
+        return _canonical(self, tuple(mesh.items()))
+
+
+@lru_cache(maxsize=1 << 14)  # rules and plans ask for the same few layouts at every op of a model
+def _canonical(layout: Layout, mesh_items: tuple[tuple[str, int], ...]) -> Layout:
+    mesh = dict(mesh_items)
+    require_axes(mesh, (*layout.axes, *layout.owed))
+    owed = frozenset(axis for axis in layout.owed if mesh[axis] > 1)
+    return Layout(tuple(canonical(dim, mesh) for dim in layout.dims), layout.kind if owed else "", owed)

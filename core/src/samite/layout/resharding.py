@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from samite.errors import LayoutError
 from samite.layout.alignment import align
-from samite.layout.factor import Factor, require_axes, without
+from samite.layout.factor import Factor, without
 from samite.layout.layout import Layout
 
 __all__ = ["Plan", "Step", "Verb", "bytes_moved", "plan"]
@@ -88,14 +88,16 @@ class _State(NamedTuple):
     kind: str
 
     def push(self, slot: int, axis: str) -> _State:
-        return self._replace(stacks=(*self.stacks[:slot], (*self.stacks[slot], axis), *self.stacks[slot + 1 :]))
+        stacks = (*self.stacks[:slot], (*self.stacks[slot], axis), *self.stacks[slot + 1 :])
+        return _State(stacks, self.owed, self.kind)
 
     def pop(self, slot: int) -> _State:
-        return self._replace(stacks=(*self.stacks[:slot], self.stacks[slot][:-1], *self.stacks[slot + 1 :]))
+        stacks = (*self.stacks[:slot], self.stacks[slot][:-1], *self.stacks[slot + 1 :])
+        return _State(stacks, self.owed, self.kind)
 
     def pay(self, axis: str) -> _State:
         owed = self.owed - {axis}
-        return self._replace(owed=owed, kind=self.kind if owed else "")
+        return _State(self.stacks, owed, self.kind if owed else "")
 
 
 def plan(src: Layout, dst: Layout, mesh: Mapping[str, int]) -> Plan:
@@ -119,7 +121,6 @@ def bytes_moved(src: Layout, dst: Layout, mesh: Mapping[str, int], itemsize: int
 @lru_cache(maxsize=1 << 14)
 def _plan(src: Layout, dst: Layout, mesh_items: tuple[tuple[str, int], ...]) -> Plan:
     mesh = dict(mesh_items)
-    require_axes(mesh, (*src.axes, *src.owed, *dst.axes, *dst.owed))
     src, dst = src.canonical(mesh), dst.canonical(mesh)
     gathers, have, want, cost = _align_all(src, dst, mesh)
     start = _State(tuple(f.axes for f in have), src.owed, src.kind)
@@ -194,7 +195,7 @@ def _moves(
             if slot is not None:
                 yield 0, Step("shard", axis, None, slot, factors), state.push(slot, axis)
             if axis in goal.owed and state.kind in ("", goal.kind):
-                after = state._replace(owed=state.owed | {axis}, kind=goal.kind)
+                after = _State(state.stacks, state.owed | {axis}, goal.kind)
                 yield 0, Step("owe", axis, None, None, factors, goal.kind), after
     for source, (stack, want) in enumerate(zip(state.stacks, goal.stacks, strict=True)):
         if not stack or want[: len(stack)] == stack:

@@ -36,6 +36,8 @@ def _regroup(
             f"cannot view shape {shape} as {sizes}: {prod(shape)} elements against {prod(sizes)}",
             help="give sizes with the same product",
         )
+    if sizes == shape:
+        return dims, dims
     if not prod(sizes):  # every buffer is empty, whatever its layout: nothing to gather
         return dims, tuple((Factor(size),) for size in sizes)
     while True:
