@@ -11,24 +11,16 @@ Nothing is edited in place, so no pass can hold an operation that was erased.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from samite.errors import VerifyError
 from samite.ir.context import TensorType, context, mlir_type
 from samite.ir.dialect import encode, mesh_attribute
-from samite.ir.graph import Constant, Form, Graph, ListOf, Op, Slot, scan
+from samite.ir.graph import ARGUMENT_ATTRIBUTES, Argument, Constant, Form, Graph, ListOf, Op, Slot, scan
 
-__all__ = ["Argument", "Builder", "Value", "empty_module", "parse", "rewrite", "verify"]
+__all__ = ["Builder", "Value", "empty_module", "parse", "rewrite", "verify"]
 
 Value = Any  # torch_mlir.ir.Value; only builders touch them
-
-
-class Argument(NamedTuple):
-    """An argument of a function to be: its name and layout text are kept as attributes."""
-
-    type: TensorType
-    name: str = ""
-    layout: str = ""
 
 
 def empty_module(mesh: Any = None) -> Any:
@@ -95,9 +87,8 @@ class Builder:
             entered.__exit__(*error)
 
     def _argument(self, argument: Argument) -> Any:
-        string = self._ir.StringAttr.get
-        named = {"samite.name": argument.name, "dist.layout": argument.layout}
-        return self._ir.DictAttr.get({key: string(text) for key, text in named.items() if text})
+        named = zip(ARGUMENT_ATTRIBUTES, argument[1:], strict=True)
+        return self._ir.DictAttr.get({key: encode(text) for key, text in named if text})
 
     def op(
         self,
@@ -187,9 +178,12 @@ class Builder:
             values.extend(self.op(node.op, [values[o] for o in node.operands], types, location))
         return tuple(values[r] for r in graph.returns)
 
-    def finish(self, results: Sequence[Value], location: Any = None) -> None:
-        """Return `results`; the function's type follows from them."""
-        self._func.ReturnOp(list(results), loc=location or self._unknown)
+    def finish(self, results: Sequence[Value], aliases: Sequence[int] = ()) -> None:
+        """Return `results`; the function's type follows from them. `aliases` as in `Graph`."""
+        self._func.ReturnOp(list(results), loc=self._unknown)
+        if any(alias >= 0 for alias in aliases):
+            named = [{"samite.alias": encode(alias)} if alias >= 0 else {} for alias in aliases]
+            self._function.attributes["res_attrs"] = self._ir.ArrayAttr.get([self._ir.DictAttr.get(n) for n in named])
         kind = self._ir.FunctionType.get(self._types, [r.type for r in results])
         self._function.attributes["function_type"] = self._ir.TypeAttr.get(kind)
 
@@ -244,16 +238,17 @@ _LIST_RESULTS = frozenset(
 )
 
 
-def rewrite(module: Any, body: Callable[[Graph, Builder], Sequence[Value]], arguments: Any = None) -> Any:
+def rewrite(
+    module: Any, body: Callable[[Graph, Builder], Sequence[Value]], arguments: Sequence[Argument] | None = None
+) -> Any:
     """The one wrapper over rewriting: `main` of `module` is read, `body` builds its successor in a new module.
 
-    `arguments(graph)` gives the new function's arguments; without it they are the old ones.
+    `arguments` are the new function's, where they differ from the old ones. Aliases stay.
     """
     graph = scan(module)
     made = empty_module()
     if "dist.mesh" in module.operation.attributes:
         made.operation.attributes["dist.mesh"] = module.operation.attributes["dist.mesh"]
-    old = [Argument(*a) for a in zip(graph.arguments, graph.names, graph.layouts, strict=True)]
-    with Builder(made, graph.name, arguments(graph) if arguments else old) as build:
-        build.finish(body(graph, build))
+    with Builder(made, graph.name, graph.arguments if arguments is None else arguments) as build:
+        build.finish(body(graph, build), graph.aliases)
     return made

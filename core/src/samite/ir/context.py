@@ -9,7 +9,10 @@ __all__ = ["TensorType", "context", "element_dtype", "mlir_type", "tensor_type"]
 
 
 class TensorType(NamedTuple):
-    """Shape and dtype of a value; `dtype` is torch's name without its prefix ("float32", "bool")."""
+    """Shape and dtype of a value; `dtype` is torch's name without its prefix ("float32", "bool").
+
+    A result that an op leaves out (an unwanted gradient) has dtype "none".
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -57,6 +60,8 @@ def tensor_type(type: Any) -> TensorType | None:
         if text.startswith("!torch.vtensor<["):
             shape, _, element = text[len("!torch.vtensor<[") : -1].partition("],")
             found = TensorType(tuple(int(n) for n in shape.split(",") if n), element_dtype(element))
+        elif text == "!torch.none":
+            found = TensorType((), "none")
         _read[type] = found
         return found
 
@@ -66,5 +71,7 @@ def mlir_type(type: TensorType) -> Any:
     """The `!torch.vtensor` of a shape and dtype."""
     from torch_mlir import ir
 
+    if type.dtype == "none":
+        return ir.Type.parse("!torch.none", context())
     element = _element_names()[0][type.dtype]
     return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, type.shape))}],{element}>", context())

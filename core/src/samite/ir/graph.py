@@ -17,7 +17,7 @@ from samite.errors import VerifyError
 from samite.ir.context import TensorType, tensor_type
 from samite.ir.dialect import decode
 
-__all__ = ["Constant", "Form", "Graph", "ListOf", "Node", "Op", "Slot", "Source", "function", "overload", "scan"]
+__all__ = ["ARGUMENT_ATTRIBUTES", "Argument", "Constant", "Form", "Graph", "ListOf", "Node", "Op", "Slot", "Source", "function", "overload", "scan"]
 
 
 class Slot(NamedTuple):
@@ -112,6 +112,19 @@ def intern_op(
     return op
 
 
+class Argument(NamedTuple):
+    """An argument of a function; all but its type are attributes in the IR.
+
+    `layout` is the text of its layout, once it has one; `owner` names the parameter that a gradient or an optimizer's
+    state belongs to, and with which it is laid out.
+    """
+
+    type: TensorType
+    name: str = ""
+    layout: str = ""
+    owner: str = ""
+
+
 @dataclass(slots=True)
 class Node:
     """One op of a function. `layouts` are the texts of its results' layouts, once `place` has run."""
@@ -129,14 +142,13 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """A function: `arguments` and `layouts` go together; `types` has the type of every numbered value."""
+    """A function. `types` has the type of every numbered value; `aliases` the argument that each return replaces."""
 
     name: str
-    arguments: tuple[TensorType, ...]
-    names: tuple[str, ...]
-    layouts: tuple[str, ...]
+    arguments: tuple[Argument, ...]
     nodes: list[Node]
     returns: tuple[int, ...]
+    aliases: tuple[int, ...]
     types: list[TensorType]
 
     def users(self) -> list[list[int]]:
@@ -198,20 +210,15 @@ class _Scan:
         self.folded: dict[Any, Constant | tuple[str, tuple[Any, ...]]] = {}
         self.lists: dict[Any, Node] = {}
         types: list[TensorType] = []
-        self.types = types
+        self.types, self.function = types, function
         block = function.regions[0].blocks[0]
-        attributes = _argument_attributes(function, len(block.arguments))
         for argument in block.arguments:
             self._number(argument)
-        self.graph = Graph(
-            function.attributes["sym_name"].value,
-            tuple(types),
-            tuple(a.get("samite.name", "") for a in attributes),
-            tuple(a.get("dist.layout", "") for a in attributes),
-            [],
-            (),
-            types,
+        arguments = tuple(
+            Argument(type, *(named.get(key, "") for key in ARGUMENT_ATTRIBUTES))
+            for type, named in zip(types, _attributes(function, "arg_attrs", len(types)), strict=True)
         )
+        self.graph = Graph(function.attributes["sym_name"].value, arguments, [], (), (), types)
         for view in block.operations:
             self._visit(view.operation)
 
@@ -236,6 +243,8 @@ class _Scan:
             node.op = intern_op(node.op.name, node.op.form, node.op.operands, tuple(self.types[r] for r in node.results))
         elif name == "func.return":
             self.graph.returns = tuple(self.numbers[v] for v in operation.operands)
+            results = _attributes(self.function, "res_attrs", len(self.graph.returns))
+            self.graph.aliases = tuple(named.get("samite.alias", -1) for named in results)
         else:
             self._node(operation, name)
 
@@ -271,10 +280,14 @@ class _Scan:
         self.graph.nodes.append(node)
 
 
-def _argument_attributes(function: Any, count: int) -> list[dict[str, str]]:
-    if "arg_attrs" not in function.attributes:
+ARGUMENT_ATTRIBUTES = ("samite.name", "dist.layout", "samite.owner")
+"""Where the IR keeps the fields of `Argument` after its type."""
+
+
+def _attributes(function: Any, key: str, count: int) -> list[dict[str, Any]]:
+    if key not in function.attributes:
         return [{} for _ in range(count)]
-    return [{named.name: named.attr.value for named in attributes} for attributes in function.attributes["arg_attrs"]]
+    return [{named.name: named.attr.value for named in attributes} for attributes in function.attributes[key]]
 
 
 def slots(form: Form) -> Iterator[Slot]:

@@ -18,10 +18,17 @@ __all__ = ["import_graph", "trace"]
 _DIST_CALLS = frozenset(COLLECTIVES + RANK_LOCAL)
 
 
-def import_graph(graph: torch.fx.Graph, names: Sequence[str] = (), mesh: Any = None, name: str = "main") -> Any:
-    """A module whose function `name` is the FX graph: one argument a placeholder, named by `names`.
+def import_graph(
+    graph: torch.fx.Graph,
+    arguments: Sequence[tuple[str, str]] = (),
+    aliases: Sequence[int] = (),
+    mesh: Any = None,
+    name: str = "main",
+) -> Any:
+    """A module whose function `name` is the FX graph: one argument a placeholder.
 
-    Every node needs a fake tensor in meta["val"]; meta["custom"] gives its line, phase and forward-op number.
+    `arguments` are (name, owner) of each, `aliases` the argument that each result replaces, or -1. Every node needs a
+    fake tensor in meta["val"]; meta["custom"] gives its line, phase and forward-op number.
     """
     from torch_mlir import ir
     from torch_mlir.extras.fx_importer import FxImporter
@@ -34,10 +41,13 @@ def import_graph(graph: torch.fx.Graph, names: Sequence[str] = (), mesh: Any = N
         module = importer.module
         if mesh is not None:
             module.operation.attributes["dist.mesh"] = mesh_attribute(mesh)
-        if names:
-            string = ir.StringAttr.get
-            named = [ir.DictAttr.get({"samite.name": string(n)} if n else {}) for n in names]
-            function(module, name).attributes["arg_attrs"] = ir.ArrayAttr.get(named)
+        made = function(module, name)
+        if arguments:
+            named = [{"samite.name": encode(n)} | ({"samite.owner": encode(o)} if o else {}) for n, o in arguments]
+            made.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in named])
+        if aliases:
+            replaced = [{"samite.alias": encode(a)} if a >= 0 else {} for a in aliases]
+            made.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(r) for r in replaced])
     return module
 
 
@@ -102,6 +112,8 @@ def _importers() -> tuple[type, type]:
             self.bind_node_value(node, operation.results[0])
 
         def _import_literal(self, py_value: Any, info: Any = None) -> Any:
+            if isinstance(py_value, torch.device):
+                py_value = None  # programs are device neutral
             # torch-mlir keeps tensors as resources, which Python cannot read back; literals of a step are small.
             if not isinstance(py_value, torch.Tensor):
                 return super()._import_literal(py_value, info)

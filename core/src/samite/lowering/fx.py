@@ -42,9 +42,9 @@ def graph_to_fx(graph: Graph, mesh: Mapping[str, int]) -> torch.fx.GraphModule:
     """The same of a scanned function."""
     made = torch.fx.Graph()
     values: list[torch.fx.Node] = []
-    for index, type in enumerate(graph.arguments):
+    for index, argument in enumerate(graph.arguments):
         values.append(made.placeholder(f"arg{index}"))
-        values[-1].meta["types"] = (type,)
+        values[-1].meta["types"] = (argument.type,)
     holder = torch.nn.Module()
     for node in graph.nodes:
         types = tuple(graph.types[r] for r in node.results)

@@ -1,0 +1,220 @@
+"""place: every value gets a layout, and conflicts become explicit `dist.reshard`.
+
+The user's layouts are constraints. The rest follows from them by rules, op by op, each op taking the plan that moves
+least. Arguments without a constraint then take the layout that their users ask for, if the whole program moves no more
+with it: so the second weight of an MLP is stored as the first one's split needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from samite.errors import LayoutError, SamiteError
+from samite.ir.build import Builder, Value, rewrite
+from samite.ir.dialect import read_mesh
+from samite.ir.graph import Argument, Graph, Node, scan
+from samite.layout import Layout, plan
+from samite.rules.binding import bind
+from samite.rules.planning import OpPlan, plan_op, settle
+
+__all__ = ["Place"]
+
+ROUNDS = 3
+
+
+class Place:
+    name = "place"
+
+    def run(self, module: Any) -> Any:
+        """Arguments with a layout keep it; all others get one. Nothing that the function returns is owed."""
+        mesh = read_mesh(module.operation.attributes["dist.mesh"])
+        graph = scan(module)
+        best = _Placement(graph, mesh, [_given(a) for a in graph.arguments], {})
+        for _ in range(ROUNDS):
+            better = best.improved()
+            if better is None or better.moved > best.moved:
+                break
+            best = better
+        arguments = [
+            a._replace(layout=str(layout)) for a, layout in zip(graph.arguments, best.layouts, strict=False)
+        ]
+        return rewrite(module, lambda graph, build: best.write(build), arguments)
+
+
+def _given(argument: Argument) -> Layout | None:
+    return Layout.parse(argument.layout) if argument.layout else None
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What `place` decided for one op."""
+
+    plan: OpPlan
+    settled: tuple[Layout, ...]
+
+
+class _Placement:
+    """One assignment of layouts to all values, made in one walk from the arguments' layouts."""
+
+    def __init__(
+        self, graph: Graph, mesh: dict[str, int], given: Sequence[Layout | None], wishes: dict[int, Layout]
+    ) -> None:
+        self.graph, self.mesh, self.given, self.wishes = graph, mesh, given, wishes
+        self.users = graph.users()
+        self.layouts: list[Layout] = [self._argument(a, g) for a, g in zip(graph.arguments, given, strict=True)]
+        self.choices: list[_Choice] = []
+        self.moved = 0
+        self._resharded: set[tuple[int, Layout]] = set()
+        for node in graph.nodes:
+            self._place(node)
+        for value, want in zip(graph.returns, self.return_layouts(), strict=True):
+            self._pay(value, want)
+
+    def _argument(self, argument: Argument, given: Layout | None) -> Layout:
+        if given is not None:
+            return given.canonical(self.mesh)
+        for owner, layout in zip(self.graph.arguments, self.given, strict=True):
+            if owner.name == argument.owner and layout is not None and layout.shape == argument.type.shape:
+                return layout.canonical(self.mesh)
+        return Layout.replicated(argument.type.shape).canonical(self.mesh)
+
+    def _place(self, node: Node) -> None:
+        have = tuple(self.layouts[o] for o in node.operands)
+        wish = tuple(self.wishes.get(r) for r in node.results)
+        try:
+            made = _plan(node, have, wish, self.mesh)
+        except SamiteError as error:
+            error.where = error.where or node.source.line
+            raise
+        for operand, need in zip(node.operands, made.needs, strict=True):
+            self._pay(operand, need)
+        # A partial value with several users is settled once, where it is made, or each of them would reduce it.
+        settled = tuple(
+            self._settled(r, layout) if layout.owed and len(self.users[r]) > 1 else layout
+            for r, layout in zip(node.results, made.results, strict=True)
+        )
+        for layout, final, type in zip(made.results, settled, node.op.results, strict=True):
+            if layout is not final:
+                self.moved += plan(layout, final, self.mesh).elements * _ITEMSIZE.get(type.dtype, 4)
+        self.layouts.extend(settled)
+        self.choices.append(_Choice(made, settled))
+
+    def _settled(self, value: int, layout: Layout) -> Layout:
+        """With nothing owed: split as the users wish where that is cheaper than whole."""
+        whole, wish = settle(layout), self.wishes.get(value)
+        if wish is None or wish.owed:
+            return whole
+        cheaper = plan(layout, wish, self.mesh).elements < plan(layout, whole, self.mesh).elements
+        return wish if cheaper else whole
+
+    def _pay(self, value: int, need: Layout) -> None:
+        have = self.layouts[value]
+        if have != need and (value, need) not in self._resharded:
+            self._resharded.add((value, need))
+            elements = plan(have, need, self.mesh).elements
+            self.moved += elements * _ITEMSIZE.get(self.graph.types[value].dtype, 4)
+
+    def return_layouts(self) -> list[Layout]:
+        """A replaced argument's successor lies as the argument does; other results keep what they have, settled."""
+        return [
+            self.layouts[alias] if alias >= 0 else settle(self.layouts[value])
+            for value, alias in zip(self.graph.returns, self.graph.aliases, strict=True)
+        ]
+
+    # ---- improvement: what the users of unsplit values ask for, from the end to the arguments ----------------------
+
+    def improved(self) -> _Placement | None:
+        """A placement in which unsplit values are made as their users need them; None if nobody asks."""
+        demands: list[list[Layout]] = [[] for _ in self.graph.types]
+        for value, want in zip(self.graph.returns, self.return_layouts(), strict=True):
+            if want.axes:
+                demands[value].append(want)
+        wishes: dict[int, Layout] = {}
+        for node, choice in zip(reversed(self.graph.nodes), reversed(self.choices), strict=True):
+            wish: list[Layout | None] = []
+            for result, layout in zip(node.results, choice.settled, strict=True):
+                asked = _agreed(demands[result]) if not layout.axes else None
+                if asked is not None:
+                    wishes[result] = asked
+                wish.append(asked)
+            made = choice.plan
+            if any(w is not None for w in wish):
+                have = tuple(self.layouts[o] for o in node.operands)
+                made = _plan(node, have, tuple(wish), self.mesh)
+            for operand, need in zip(node.operands, made.needs, strict=True):
+                if need.axes and not need.owed:
+                    demands[operand].append(need)
+        given = self._asked_of_arguments(demands)
+        if given == list(self.given) and wishes == self.wishes:
+            return None
+        return _Placement(self.graph, self.mesh, given, wishes)
+
+    def _asked_of_arguments(self, demands: list[list[Layout]]) -> list[Layout | None]:
+        found = list(self.given)
+        for index, argument in enumerate(self.graph.arguments):
+            if found[index] is None and not argument.owner and demands[index]:
+                found[index] = Counter(demands[index]).most_common(1)[0][0]
+        return found
+
+    # ---- the placed module ----------------------------------------------------------------------------------------
+
+    def write(self, build: Builder) -> list[Value]:
+        values: list[Value] = list(build.arguments)
+        moved: dict[tuple[int, Layout], Value] = {}
+
+        def reshard(value: Value, type: Any, src: Layout, dst: Layout, location: Any) -> Value:
+            texts = {"src": str(src), "dst": str(dst)}
+            return build.dist("dist.reshard", [value], [type], texts, location, [texts["dst"]])[0]
+
+        def need(operand: int, layout: Layout, location: Any) -> Value:
+            have = self.layouts[operand]
+            if have == layout:
+                return values[operand]
+            if (operand, layout) not in moved:
+                made = reshard(values[operand], self.graph.types[operand], have, layout, location)
+                moved[operand, layout] = made
+            return moved[operand, layout]
+
+        for node, choice in zip(self.graph.nodes, self.choices, strict=True):
+            at = node.location
+            operands = [need(o, layout, at) for o, layout in zip(node.operands, choice.plan.needs, strict=True)]
+            layouts = [str(layout) for layout in choice.plan.results]
+            made = list(build.op(node.op, operands, node.op.results, at, layouts))
+            for i, (layout, final) in enumerate(zip(choice.plan.results, choice.settled, strict=True)):
+                if layout is not final:
+                    made[i] = reshard(made[i], node.op.results[i], layout, final, at)
+            values.extend(made)
+        wanted = zip(self.graph.returns, self.return_layouts(), strict=True)
+        return [need(value, layout, self._made_at(value)) for value, layout in wanted]
+
+    def _made_at(self, value: int) -> Any:
+        first = len(self.graph.arguments)
+        for node in self.graph.nodes if value >= first else ():
+            if value in node.results:
+                return node.location
+        return None
+
+
+_ITEMSIZE = {"float64": 8, "int64": 8, "complex64": 8, "float16": 2, "bfloat16": 2, "bool": 1, "int8": 1, "uint8": 1}
+_plans: dict[Any, OpPlan] = {}
+
+
+def _plan(
+    node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, ...], mesh: dict[str, int]
+) -> OpPlan:
+    key = (node.op, have, wish, tuple(mesh.items()))
+    found = _plans.get(key)
+    if found is None:
+        try:
+            found = _plans[key] = plan_op(bind(node.op), have, mesh, wish)
+        except LayoutError as error:
+            raise LayoutError(f"{node.op}: {error.what}", where=node.source.line, help=error.help) from error
+    return found
+
+
+def _agreed(demands: list[Layout]) -> Layout | None:
+    """The layout that all users ask for, if they agree."""
+    return demands[0] if demands and all(d == demands[0] for d in demands) else None
