@@ -27,8 +27,8 @@ Access = Literal["read", "write"]
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Memory on one device. `bytes` is the same memory as a 1-d uint8 tensor, if torch can address it; `handle` is
-    the allocator's own (a pointer, a file descriptor)."""
+    """Memory on one device. `bytes` is the same memory as a 1-d uint8 tensor, if torch can address it (host memory
+    always has it); `handle` is the allocator's own (a pointer, a file descriptor)."""
 
     device: Device
     nbytes: int
@@ -57,7 +57,7 @@ class Allocator(Protocol):
 
     @abstractmethod
     def copy(self, source: Allocation, target: Allocation) -> Event:
-        """Starts to copy all of `source`; one of the two is on this device, the other on one that it reaches."""
+        """Starts to copy all of `source`. One of the two is here, the other here too or where `bandwidth` is not 0."""
         ...
 
     def bandwidth(self, other: Device) -> float:

@@ -1,0 +1,32 @@
+"""One rank of `Ranks`: `python -m samite.testing.conformance.rank_process DRIVER RANK ADDRESS DESCRIPTOR`."""
+
+from __future__ import annotations
+
+import sys
+from multiprocessing.connection import Connection
+
+from samite import plugins
+from samite.hal.driver import Group
+from samite.testing.conformance.ranks import WORLD
+
+
+def serve(driver_name: str, rank: int, address: str, connection: Connection) -> None:
+    """Calls the communicator as told until the other end closes; what it raises is sent back."""
+    communicator = plugins.driver(driver_name).communicator(Group(WORLD, rank, address))
+    connection.send(None)
+    while True:
+        try:
+            verb, arguments = connection.recv()
+        except EOFError:
+            break
+        try:
+            result = getattr(communicator, verb)(*arguments)
+        except Exception as error:
+            result = error
+        connection.send(result)
+    communicator.close()
+
+
+if __name__ == "__main__":
+    name, rank, address, descriptor = sys.argv[1:]
+    serve(name, int(rank), address, Connection(int(descriptor)))
