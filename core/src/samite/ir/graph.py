@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from samite.errors import VerifyError
+from samite.errors import UnsupportedOp, VerifyError
 from samite.ir.context import TensorType, tensor_type
 from samite.ir.dialect import decode
 
@@ -59,9 +59,14 @@ class Source(NamedTuple):
 
 @lru_cache(maxsize=None)
 def overload(name: str) -> torch._ops.OpOverload:
-    """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa"."""
+    """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa". UnsupportedOp if there is none."""
     namespace, packet, *rest = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+    except AttributeError as error:
+        raise UnsupportedOp(
+            f"torch knows no op {name}", help="import what defines it; workers import what `worker_imports` names"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(__name__)  # failed assertions of the suites show their values
+# Failed assertions of the suites show their values.
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("collectives", "drivers", "memory", "programs")))
 
 from samite.testing.conformance.collectives import CollectiveSuite  # noqa: E402
 from samite.testing.conformance.drivers import DriverSuite  # noqa: E402
