@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,21 +86,24 @@ class CollectiveSuite(Suite):
 
     cases: ClassVar[Sequence[str]] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 
-    @pytest.fixture(scope="class")
-    def world(self) -> Iterator[list[Ranks]]:
-        """Holds the ranks once a test has started them, so that a skipped class starts none."""
-        started: list[Ranks] = []
-        yield started
-        for ranks in started:
-            ranks.close()
+    _ranks: ClassVar[Ranks | None] = None
 
     @pytest.fixture
-    def ranks(self, driver: Driver, world: list[Ranks]) -> Ranks:
+    def ranks(self, driver: Driver, request: pytest.FixtureRequest) -> Ranks:
+        """The processes, started by the first test that needs them and ended with the class."""
+        cls = type(self)
         if driver.collectives != "communicator":
-            pytest.skip(f"collectives of {self.driver_name} are {driver.collectives}")
-        if not world:
-            world.append(Ranks(self.driver_name))
-        return world[0]
+            pytest.skip(f"collectives of {self.driver_name}: {driver.collectives}")
+        if cls._ranks is None:
+            cls._ranks = Ranks(self.driver_name)
+            request.node.getparent(pytest.Class).addfinalizer(cls._end)
+        return cls._ranks
+
+    @classmethod
+    def _end(cls) -> None:
+        assert cls._ranks is not None
+        cls._ranks.close()
+        cls._ranks = None
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

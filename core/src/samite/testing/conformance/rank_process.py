@@ -7,23 +7,23 @@ from multiprocessing.connection import Connection
 
 from samite import plugins
 from samite.hal.driver import Group
-from samite.testing.conformance.ranks import WORLD
+from samite.testing.conformance.ranks import WORLD, receive, send
 
 
 def serve(driver_name: str, rank: int, address: str, connection: Connection) -> None:
     """Calls the communicator as told until the other end closes; what it raises is sent back."""
     communicator = plugins.driver(driver_name).communicator(Group(WORLD, rank, address))
-    connection.send(None)
+    send(connection, None)
     while True:
         try:
-            verb, arguments = connection.recv()
-        except EOFError:
+            verb, arguments = receive(connection)
+        except (EOFError, ConnectionResetError):
             break
         try:
             result = getattr(communicator, verb)(*arguments)
         except Exception as error:
             result = error
-        connection.send(result)
+        send(connection, result)
     communicator.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch.distributed
 
 from samite.mesh import Mesh
 
-__all__ = ["WORLD", "Ranks"]
+__all__ = ["WORLD", "Ranks", "receive", "send"]
 
 WORLD = Mesh(("x", "one"), (2, 1))
 PROCESS = "samite.testing.conformance.rank_process"
@@ -38,14 +39,13 @@ class Ranks:
             self._processes.append(subprocess.Popen(command, pass_fds=[there.fileno()], env=environment))
             there.close()
             self._connections.append(Connection(here.detach()))
-        for rank in range(WORLD.size):
-            self._receive(rank)
+        self._answers()
 
     def call(self, verb: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`communicator.verb(*calls[rank])` on every rank at once; results by rank. Raises what a rank raised."""
         for connection, arguments in zip(self._connections, calls, strict=True):
-            connection.send((verb, arguments))
-        return [self._receive(rank) for rank in range(WORLD.size)]
+            send(connection, (verb, arguments))
+        return self._answers()
 
     def close(self) -> None:
         for connection in self._connections:
@@ -57,16 +57,31 @@ class Ranks:
                 process.kill()
                 process.wait()
 
+    def _answers(self) -> list[Any]:
+        # All of them, before any is raised: what is left in a pipe would answer the next call.
+        answers = [self._receive(rank) for rank in range(WORLD.size)]
+        for rank, answer in enumerate(answers):
+            if isinstance(answer, Exception):
+                answer.add_note(f"on rank {rank}")
+                raise answer
+        return answers
+
     def _receive(self, rank: int) -> Any:
         connection = self._connections[rank]
         if not connection.poll(TIMEOUT):
             self.close()
             raise TimeoutError(f"rank {rank} gave no answer in {TIMEOUT:.0f} s")
         try:
-            value = connection.recv()
-        except EOFError:
+            return receive(connection)
+        except (EOFError, ConnectionResetError):
             self.close()
             raise ChildProcessError(f"rank {rank} ended; its standard error tells why") from None
-        if isinstance(value, Exception):
-            raise value
-        return value
+
+
+def send(connection: Connection, value: Any) -> None:
+    """By value: `Connection.send` would put tensors in shared memory that only relatives can open."""
+    connection.send_bytes(pickle.dumps(value))
+
+
+def receive(connection: Connection) -> Any:
+    return pickle.loads(connection.recv_bytes())
