@@ -10,6 +10,7 @@
     ├── RuleError                 a sharding rule is malformed
     │   └── RuleMissing           an op has no sharding rule
     ├── VerifyError               a module breaks an invariant of the IR
+    ├── PassMissing               no pass has this name
     ├── PluginError               a plugin is broken, twice there, or of another API version
     │   ├── BackendMissing        the backend or engine is not installed
     │   └── BackendUnusable       it is installed and cannot work here (why)
@@ -40,6 +41,7 @@ __all__ = [
     "LayoutError",
     "MeshError",
     "OutOfMemory",
+    "PassMissing",
     "PlacementError",
     "PluginError",
     "RuleError",
@@ -113,6 +115,10 @@ class RuleMissing(RuleError):
 
 
 class VerifyError(SamiteError):
+    pass
+
+
+class PassMissing(SamiteError):
     pass
 
 

@@ -178,6 +178,16 @@ class Builder:
             values.extend(self.op(node.op, [values[o] for o in node.operands], types, location))
         return tuple(values[r] for r in graph.returns)
 
+    def inline_all(self, graph: Graph, keep: Sequence[bool] | None = None) -> list[Value]:
+        """A function's own body over this function's arguments, locations kept; of its nodes those that `keep` names."""
+        values: dict[int, Value] = dict(enumerate(self.arguments))
+        for index, node in enumerate(graph.nodes):
+            if keep is None or keep[index]:
+                types = [graph.types[r] for r in node.results]
+                made = self.op(node.op, [values[o] for o in node.operands], types, node.location, node.layouts)
+                values.update(zip(node.results, made, strict=True))
+        return [values[r] for r in graph.returns]
+
     def finish(self, results: Sequence[Value], aliases: Sequence[int] = ()) -> None:
         """Return `results`; the function's type follows from them. `aliases` as in `Graph`."""
         self._func.ReturnOp(list(results), loc=self._unknown)

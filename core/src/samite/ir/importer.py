@@ -65,13 +65,20 @@ def trace(body: Callable[..., Any], operands: Sequence[TensorType]) -> Graph:
 
     with FakeTensorMode(), torch.no_grad():
         fakes = [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in operands]
-        traced = make_fx(torch.func.functionalize(flat, remove="mutations"))(*fakes)
+        traced = make_fx(flat)(*fakes)
+        if any(_mutates(node) for node in traced.graph.nodes):
+            traced = make_fx(torch.func.functionalize(traced, remove="mutations"))(*fakes)
     for node in list(traced.graph.nodes):
         if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             node.replace_all_uses_with(node.args[0])
             traced.graph.erase_node(node)
     traced.graph.eliminate_dead_code()
     return scan(import_graph(traced.graph))
+
+
+def _mutates(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    return node.op == "call_function" and hasattr(target, "_schema") and target._schema.is_mutable
 
 
 @cache

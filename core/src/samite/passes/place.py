@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from samite.errors import LayoutError, SamiteError
@@ -17,6 +18,7 @@ from samite.ir.build import Builder, Value, rewrite
 from samite.ir.dialect import read_mesh
 from samite.ir.graph import Argument, Graph, Node, scan
 from samite.layout import Layout, plan
+from samite.passes.traffic import itemsize
 from samite.rules.binding import bind
 from samite.rules.planning import OpPlan, plan_op, settle
 
@@ -66,6 +68,7 @@ class _Placement:
         self.users = graph.users()
         self.layouts: list[Layout] = [self._argument(a, g) for a, g in zip(graph.arguments, given, strict=True)]
         self.choices: list[_Choice] = []
+        self.producers = {r: index for index, node in enumerate(graph.nodes) for r in node.results}
         self.moved = 0
         self._resharded: set[tuple[int, Layout]] = set()
         for node in graph.nodes:
@@ -90,6 +93,8 @@ class _Placement:
             error.where = error.where or node.source.line
             raise
         for operand, need in zip(node.operands, made.needs, strict=True):
+            if need == settle(self.layouts[operand]):
+                self._settle_early(operand)
             self._pay(operand, need)
         # A partial value with several users is settled once, where it is made, or each of them would reduce it.
         settled = tuple(
@@ -98,7 +103,7 @@ class _Placement:
         )
         for layout, final, type in zip(made.results, settled, node.op.results, strict=True):
             if layout is not final:
-                self.moved += plan(layout, final, self.mesh).elements * _ITEMSIZE.get(type.dtype, 4)
+                self.moved += plan(layout, final, self.mesh).elements * itemsize(type.dtype)
         self.layouts.extend(settled)
         self.choices.append(_Choice(made, settled))
 
@@ -110,12 +115,39 @@ class _Placement:
         cheaper = plan(layout, wish, self.mesh).elements < plan(layout, whole, self.mesh).elements
         return wish if cheaper else whole
 
+    def _settle_early(self, value: int) -> None:
+        """Settle a partial value where it arises, not after the scalings and views that it went through on its way:
+        the reduction is the same, and it can travel together with others."""
+        if not self.layouts[value].owed or len(self.users[value]) > 1 or value not in self.producers:
+            return
+        index = self.producers[value]
+        node, choice = self.graph.nodes[index], self.choices[index]
+        owed = [o for o, need in zip(node.operands, choice.plan.needs, strict=True) if need.owed]
+        if len(owed) == 1 and self.layouts[owed[0]].owed and self._no_larger(owed[0], value):
+            have = tuple(settle(self.layouts[o]) for o in node.operands)
+            made = _plan(node, have, (None,) * len(node.results), self.mesh)
+            if made.needs == have and made.results == tuple(settle(r) for r in choice.plan.results):
+                self._settle_early(owed[0])
+                if self.layouts[owed[0]] == have[node.operands.index(owed[0])]:
+                    self.choices[index] = _Choice(made, made.results)
+                    for result, layout in zip(node.results, made.results, strict=True):
+                        self.layouts[result] = layout
+                    return
+        elements = plan(self.layouts[value], settle(self.layouts[value]), self.mesh).elements
+        self.moved += elements * itemsize(self.graph.types[value].dtype)
+        self.layouts[value] = settle(self.layouts[value])
+        settled = tuple(self.layouts[r] for r in node.results)
+        self.choices[index] = _Choice(choice.plan, settled)
+
+    def _no_larger(self, value: int, than: int) -> bool:
+        return prod(self.graph.types[value].shape) <= prod(self.graph.types[than].shape)
+
     def _pay(self, value: int, need: Layout) -> None:
         have = self.layouts[value]
         if have != need and (value, need) not in self._resharded:
             self._resharded.add((value, need))
             elements = plan(have, need, self.mesh).elements
-            self.moved += elements * _ITEMSIZE.get(self.graph.types[value].dtype, 4)
+            self.moved += elements * itemsize(self.graph.types[value].dtype)
 
     def return_layouts(self) -> list[Layout]:
         """A replaced argument's successor lies as the argument does; other results keep what they have, settled."""
@@ -191,14 +223,9 @@ class _Placement:
         return [need(value, layout, self._made_at(value)) for value, layout in wanted]
 
     def _made_at(self, value: int) -> Any:
-        first = len(self.graph.arguments)
-        for node in self.graph.nodes if value >= first else ():
-            if value in node.results:
-                return node.location
-        return None
+        return self.graph.nodes[self.producers[value]].location if value in self.producers else None
 
 
-_ITEMSIZE = {"float64": 8, "int64": 8, "complex64": 8, "float16": 2, "bfloat16": 2, "bool": 1, "int8": 1, "uint8": 1}
 _plans: dict[Any, OpPlan] = {}
 
 

@@ -1,0 +1,60 @@
+"""constrain: the user's placements become layouts of the arguments they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from samite.errors import PlacementError, nearest
+from samite.ir.build import rewrite
+from samite.ir.dialect import read_mesh
+from samite.ir.graph import Argument, scan
+from samite.layout import from_placements
+from samite.placement import as_placement
+
+__all__ = ["Constrain", "Placements"]
+
+Placements = Mapping[str, Mapping[str, Any]]
+"""Name or pattern of arguments ("model.blocks.*.up.weight") -> axis -> placement."""
+
+
+class Constrain:
+    """Of several patterns that match one argument the last wins, axis by axis. Raises PlacementError for a pattern that
+    names nothing."""
+
+    name = "constrain"
+
+    def __init__(self, placements: Placements) -> None:
+        self.placements = placements
+
+    def run(self, module: Any) -> Any:
+        mesh = read_mesh(module.operation.attributes["dist.mesh"])
+        arguments = scan(module).arguments
+        self._refuse_unknown(arguments)
+        made = [self._constrained(a, mesh) for a in arguments]
+        return rewrite(module, lambda graph, build: build.inline_all(graph), made)
+
+    def _refuse_unknown(self, arguments: tuple[Argument, ...]) -> None:
+        names = [a.name for a in arguments]
+        for pattern in self.placements:
+            if not any(_matches(name, pattern) for name in names):
+                raise PlacementError(f'placement "{pattern}" names no argument', help=nearest(pattern, names))
+
+    def _constrained(self, argument: Argument, mesh: Mapping[str, int]) -> Argument:
+        wanted: dict[str, Any] = {}
+        for pattern, placements in self.placements.items():
+            if _matches(argument.name, pattern):
+                wanted |= {axis: as_placement(p) for axis, p in placements.items()}
+        if not wanted:
+            return argument
+        try:
+            layout = from_placements(argument.type.shape, wanted, mesh)
+        except PlacementError as error:
+            error.what = f"{argument.name}: {error.what}"
+            raise
+        return argument._replace(layout=str(layout))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)

@@ -1,0 +1,57 @@
+"""The compiler's passes in order, and the record of what each did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from samite.errors import PassMissing, nearest
+from samite.ir.dialect import read_mesh
+from samite.ir.graph import scan
+from samite.passes.base import Pass, PassRecord
+from samite.passes.bucket_collectives import BucketCollectives
+from samite.passes.constrain import Constrain, Placements
+from samite.passes.fuse_collectives import FuseCollectives
+from samite.passes.normalise import Normalise
+from samite.passes.partition import Partition
+from samite.passes.place import Place
+from samite.passes.traffic import collectives
+from samite.passes.verify import Verify
+
+__all__ = ["default_passes", "run_passes"]
+
+
+def default_passes(placements: Placements, bucket_bytes: int) -> list[Pass]:
+    """From an imported module to a local one."""
+    return [
+        Normalise(),
+        Constrain(placements),
+        Place(),
+        Partition(),
+        FuseCollectives(),
+        BucketCollectives(bucket_bytes),
+        Verify(),
+    ]
+
+
+def run_passes(module: Any, passes: Sequence[Pass], keep_text: Sequence[str] = ()) -> tuple[Any, list[PassRecord]]:
+    """The module after all passes, and a record of each; the text is kept after the passes named in `keep_text`."""
+    unknown = set(keep_text) - {p.name for p in passes}
+    if unknown:
+        name = min(unknown)
+        raise PassMissing(f'no pass is called "{name}"', help=nearest(name, [p.name for p in passes]))
+    records: list[PassRecord] = []
+    for step in passes:
+        started = time.perf_counter()
+        module = step.run(module)
+        seconds = time.perf_counter() - started
+        text = str(module) if step.name in keep_text else ""
+        records.append(PassRecord(step.name, seconds, *_measure(module), text=text))
+    return module, records
+
+
+def _measure(module: Any) -> tuple[int, int]:
+    mesh = read_mesh(module.operation.attributes["dist.mesh"])
+    graph = scan(module)
+    return len(graph.nodes), sum(c.nbytes for c in collectives(graph, mesh))

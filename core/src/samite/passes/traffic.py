@@ -1,0 +1,59 @@
+"""What collectives move: bytes that each rank receives, in all layers that count them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import torch
+
+from samite.ir.graph import Graph, Node, Source
+
+__all__ = ["Collective", "collectives", "itemsize"]
+
+_VERBS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"))
+
+
+@cache
+def itemsize(dtype: str) -> int:
+    """Bytes of one element."""
+    return 0 if dtype == "none" else getattr(torch, dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a local program: `nbytes` that a rank receives, the `source` line that caused it."""
+
+    verb: str
+    axes: tuple[str, ...]
+    nbytes: int
+    source: Source
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def collectives(graph: Graph, mesh: Mapping[str, int]) -> Iterator[Collective]:
+    """Every collective of a partitioned function, in program order."""
+    for node in graph.nodes:
+        verb = node.op.name.removeprefix("dist.")
+        if node.op.name.startswith("dist.") and verb in _VERBS:
+            axes: tuple[str, ...] = node.op.literals["axes"]
+            type = node.op.operands[0]
+            nbytes = _elements(node, verb, prod(mesh[a] for a in axes)) * itemsize(type.dtype)
+            yield Collective(verb, axes, nbytes, node.source, type.shape, type.dtype)
+
+
+def _elements(node: Node, verb: str, peers: int) -> int:
+    """Elements received, by the bandwidth-optimal algorithm; an all_reduce is a reduce_scatter and an all_gather."""
+    n = prod(node.op.operands[0].shape)
+    match verb:
+        case "all_reduce":
+            return 2 * (peers - 1) * -(-n // peers)
+        case "all_gather":
+            return (peers - 1) * n
+        case "reduce_scatter" | "all_to_all":
+            return (peers - 1) * (n // peers)
+        case _:
+            return n

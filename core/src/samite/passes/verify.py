@@ -1,0 +1,39 @@
+"""verify: what every local module promises to backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from samite.errors import VerifyError
+from samite.ir.build import verify
+from samite.ir.dialect import read_mesh
+from samite.ir.graph import scan
+from samite.layout import Layout
+
+__all__ = ["Verify"]
+
+_GLOBAL = ("dist.reshard", "dist.constrain")
+
+
+class Verify:
+    """Raises VerifyError if MLIR's invariants are broken, if an op of the global program is left, or if an argument is
+    not what its layout gives a rank."""
+
+    name = "verify"
+
+    def run(self, module: Any) -> Any:
+        verify(module)
+        mesh = read_mesh(module.operation.attributes["dist.mesh"])
+        graph = scan(module)
+        for argument in graph.arguments:
+            local = Layout.parse(argument.layout).local_shape(mesh)
+            if local != argument.type.shape:
+                raise VerifyError(f"{argument.name}: {argument.layout} is {local} on a rank, have {argument.type.shape}")
+        for node in graph.nodes:
+            if node.op.name in _GLOBAL:
+                raise VerifyError(f"{node.op.name} is left after partition", where=node.source.line)
+        for value, alias in zip(graph.returns, graph.aliases, strict=True):
+            if alias >= 0 and graph.types[value] != graph.arguments[alias].type:
+                name = graph.arguments[alias].name
+                raise VerifyError(f"{name} is replaced by {graph.types[value]}, have {graph.arguments[alias].type}")
+        return module
