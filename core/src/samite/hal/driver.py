@@ -84,6 +84,12 @@ class StateSlot(Protocol):
 
     value: torch.Tensor
 
+    def spare(self) -> torch.Tensor | None:
+        """Memory like `value`'s that the next value may be written to before it is put there, which then copies
+        nothing. None (the default) if there is none. `value` itself stays as it is until the step has ended: a step
+        that fails changes no state."""
+        return None
+
 
 @runtime_checkable
 class Communicator(Protocol):

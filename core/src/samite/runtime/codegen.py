@@ -28,10 +28,14 @@ from samite.errors import UnsupportedOp
 from samite.ir.collectives import split_axes
 from samite.mesh import Mesh
 
-__all__ = ["Code", "Collective", "Main", "Statement", "Writer", "generate"]
+__all__ = ["Code", "Collective", "Expression", "Main", "Statement", "Writer", "generate"]
 
 Main = Callable[[Sequence[torch.Tensor]], Generator[Any, torch.Tensor, tuple[torch.Tensor, ...]]]
 """A bound program: takes a step's local inputs; yields (`Collective`, tensor), is sent results, returns the outputs."""
+
+
+class Expression(str):
+    """Source text where an argument is expected, as rewritten calls use it."""
 
 
 @dataclass(frozen=True)
@@ -166,21 +170,22 @@ class Writer:
             raise UnsupportedOp(f"{op} is not a torch op", where=_where(node))
         if op.namespace == "samite" and op._opname in _SPECIAL:
             return _SPECIAL[op._opname](self, node)
-        return self.apply(op, node)
+        return self.apply(op, node.args, node.kwargs)
 
-    def apply(self, op: torch._ops.OpOverload, node: fx.Node, **more: str) -> str:
-        """`op` called with a node's arguments; `more` are keyword arguments as source."""
-        arguments = [self.literal(value) for value in node.args]
-        arguments += [f"{key}={self.literal(value)}" for key, value in node.kwargs.items()]
-        arguments += [f"{key}={value}" for key, value in more.items()]
+    def apply(self, op: torch._ops.OpOverload, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+        """A call of `op`; arguments are as a node has them."""
+        words = [self.literal(value) for value in arguments]
+        words += [f"{key}={self.literal(value)}" for key, value in keywords.items()]
         name = self._free(str(op).replace(".", "_"))
         self.ops[name] = str(op)
-        return f"{name}({', '.join(arguments)})"
+        return f"{name}({', '.join(words)})"
 
     def literal(self, value: Any) -> str:
         """An argument: a value's name, a literal, or the name of a constant."""
         if isinstance(value, fx.Node):
             return value.name
+        if isinstance(value, Expression):
+            return value
         if isinstance(value, (list, tuple)):
             return "[" + ", ".join(self.literal(item) for item in value) + "]"
         if isinstance(value, float) and not math.isfinite(value):

@@ -6,20 +6,29 @@ Both drive the generators that `generate` writes, so what lockstep proves is wha
 from __future__ import annotations
 
 import linecache
-from collections.abc import Generator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 
 from samite.errors import CollectiveMismatch, OutOfMemory, SamiteError, WorkerError
 from samite.hal.driver import Communicator
 from samite.mesh import Mesh
-from samite.runtime.codegen import Code, Collective, Main, Writer, generate
+from samite.runtime.codegen import Code, Collective, Expression, Main, Writer, generate
 from samite.runtime.joint import REDUCE, compute
 
-__all__ = ["REDUCE", "Code", "Collective", "Main", "Writer", "compute", "generate", "run", "run_lockstep"]
-
-Running = Generator[Any, torch.Tensor, tuple[torch.Tensor, ...]]
+__all__ = [
+    "REDUCE",
+    "Code",
+    "Collective",
+    "Expression",
+    "Main",
+    "Writer",
+    "compute",
+    "generate",
+    "run",
+    "run_lockstep",
+]
 
 
 def run(

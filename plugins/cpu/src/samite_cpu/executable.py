@@ -1,0 +1,106 @@
+"""Programs as ATen calls: compiled to Python source once, run by the interpreter that lockstep uses."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from samite.hal.driver import Communicator, Event, Executable, StateSlot
+from samite.hal.program import Program
+from samite.lowering import to_fx
+from samite.mesh import Mesh
+from samite.runtime.interpreter import Code, Main, generate, run
+from samite_cpu.reuse import plan
+
+__all__ = ["AtenExecutable", "Interface", "Ready"]
+
+
+class Ready:
+    """The event of what has happened already: CPU programs run before they return."""
+
+    def wait(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a bound program needs of a `Program`: picklable without its module.
+
+    `state` marks each argument that is state; `replaced` gives for each result the index of the state (among the
+    state) that it replaces, or -1.
+    """
+
+    mesh: Mesh
+    state: tuple[bool, ...]
+    replaced: tuple[int, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> Interface:
+        state = tuple(argument.kind == "state" for argument in program.arguments)
+        replaced = tuple(sum(state[: result.alias]) if result.alias >= 0 else -1 for result in program.results)
+        return cls(program.mesh, state, replaced)
+
+    def arguments(self, slots: Sequence[StateSlot], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """All arguments in the program's order."""
+        state, given = iter(slots), iter(inputs)
+        return [next(state).value if is_state else next(given) for is_state in self.state]
+
+    def settle(self, slots: Sequence[StateSlot], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Puts new state in its slots; gives the other results."""
+        plain: list[torch.Tensor] = []
+        for value, index in zip(outputs, self.replaced, strict=True):
+            if index < 0:
+                plain.append(value)
+            else:
+                slots[index].value = value
+        return plain
+
+
+class AtenExecutable(Executable):
+    """A program as source. Its artifact holds names of ops and literals, so loading it needs no compiler."""
+
+    def __init__(self, code: Code, interface: Interface) -> None:
+        self._code, self._interface = code, interface
+
+    @classmethod
+    def compile(cls, program: Program) -> AtenExecutable:
+        module = to_fx(program)
+        return cls(generate(module, program.name, plan(module, program)), Interface.of(program))
+
+    def save(self) -> bytes:
+        return pickle.dumps(self)
+
+    def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> _Bound:
+        slots = list(state)
+
+        def spare(index: int) -> torch.Tensor:
+            """Where the next value of a state is written: what its slot offers, else new memory."""
+            memory = slots[index].spare()
+            return torch.empty_like(slots[index].value) if memory is None else memory
+
+        main = self._code.bind(self._interface.mesh, rank, spare=spare)
+        return _Bound(self._code, self._interface, main, slots, communicator, rank)
+
+
+@dataclass
+class _Bound:
+    code: Code
+    interface: Interface
+    main: Main
+    slots: list[StateSlot]
+    communicator: Communicator | None
+    rank: int
+
+    def run(self, inputs: Sequence[torch.Tensor], wait: Sequence[Event] = ()) -> tuple[list[torch.Tensor], Event]:
+        for event in wait:
+            event.wait()
+        arguments = self.interface.arguments(self.slots, inputs)
+        with torch.no_grad():
+            outputs = run(self.main, arguments, self.communicator, self.code, self.rank)
+        return self.interface.settle(self.slots, outputs), Ready()
+
+    def close(self) -> None:
+        self.slots.clear()

@@ -1,0 +1,169 @@
+"""The dialect's collectives over gloo process groups, one for each set of axes that a program uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from samite.errors import MeshError, UnsupportedOp
+from samite.hal.driver import Communicator, Group
+
+__all__ = ["GlooCommunicator"]
+
+FOREVER = 24 * 3600.0  # an engine that watches its ranks ends those that wait for a dead one
+
+_REDUCE_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+# Reductions of bool as ones of 0 and 1 in uint8: sum is `or`, prod is `and`.
+_BOOL_OPS = {"sum": "max", "prod": "min", "max": "max", "min": "min"}
+# What gloo has no kernels for is reduced in a type that holds all of its values.
+_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
+_REDUCED_BY_GLOO = frozenset(
+    (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int8, torch.uint8),
+    )
+)
+
+
+class GlooCommunicator(Communicator):
+    """One rank's collectives. Groups are made at their first use, which every rank of a program reaches in one order.
+
+    `group.options`: `timeout_s` that a collective waits for its peers (default: a day), `interface_address` to bind to
+    (default: as GLOO_SOCKET_IFNAME says).
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._mesh, self._rank = group.mesh, group.rank
+        self._timeout = timedelta(seconds=float(group.options.get("timeout_s", FOREVER)))
+        self._interface: str | None = group.options.get("interface_address")
+        self._groups: dict[tuple[str, ...], Any] = {}  # ProcessGroupGloo, whose stubs lack its collectives
+        self._store: dist.Store | None = None
+        if group.mesh.size > 1:
+            host, _, port = group.address.rpartition(":")
+            store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
+            self._store = dist.PrefixStore(f"samite/{group.generation}", store)
+
+    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
+        if self._parts(axes) == 1 or not x.numel():
+            return x
+        given, x, reduce_type = x.dtype, *_reducible(x, reduce_type)
+        # gloo reduces in place, and `x` may be read again.
+        total = x.clone(memory_format=torch.contiguous_format)
+        self._group(axes).allreduce([total], self._timed(c10d.AllreduceOptions(), reduce_type)).wait()
+        return total.to(given)
+
+    def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor:
+        parts = self._parts(axes)
+        if parts == 1:
+            return x
+        gathered = x.new_empty((parts, *x.shape))
+        if x.numel():
+            options = self._timed(c10d.AllgatherOptions())
+            self._group(axes)._allgather_base(_bytes(gathered), _bytes(x.contiguous()), options).wait()
+        return gathered.movedim(0, dim).flatten(dim, dim + 1).contiguous()
+
+    def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor:
+        parts = self._parts(axes)
+        if parts == 1:
+            return x
+        given, x, reduce_type = x.dtype, *_reducible(x, reduce_type)
+        stacked = _stacked(x, dim, parts)
+        mine = x.new_empty(stacked.shape[1:])
+        if x.numel():
+            options = self._timed(c10d.ReduceScatterOptions(), reduce_type)
+            self._group(axes)._reduce_scatter_base(mine.view(-1), stacked.view(-1), options).wait()
+        return mine.to(given)
+
+    def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor:
+        parts = self._parts(axes)
+        if parts == 1:
+            return x
+        stacked = _stacked(x, split_dim, parts)
+        received = torch.empty_like(stacked)
+        if x.numel():
+            options = self._timed(c10d.AllToAllOptions())
+            self._group(axes).alltoall_base(_bytes(received), _bytes(stacked), [], [], options).wait()
+        return received.movedim(0, concat_dim).flatten(concat_dim, concat_dim + 1).contiguous()
+
+    def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        mine = self._mesh.peers(self._rank, axes).index(self._rank)
+        sent, received = _bytes(x.contiguous()), torch.zeros_like(x, memory_format=torch.contiguous_format)
+        if not x.numel():
+            return received
+        under_way: list[Any] = []
+        for source, target in pairs:
+            if source == target == mine:
+                _bytes(received).copy_(sent)
+            elif source == mine:
+                under_way.append(self._group(axes).send([sent], target, 0))
+            elif target == mine:
+                under_way.append(self._group(axes).recv([_bytes(received)], source, 0))
+        for work in under_way:
+            work.wait(self._timeout)
+        return received
+
+    def barrier(self) -> None:
+        if self._mesh.size > 1:
+            self._group(self._mesh.axes).barrier(self._timed(c10d.BarrierOptions())).wait()
+
+    def close(self) -> None:
+        self._groups.clear()
+        self._store = None
+
+    def _parts(self, axes: Sequence[str]) -> int:
+        return prod(self._mesh[axis] for axis in axes)
+
+    def _timed(self, options: Any, reduce_type: str = "") -> Any:
+        options.timeout = self._timeout
+        if reduce_type:
+            options.reduceOp = _REDUCE_OPS[reduce_type]
+        return options
+
+    def _group(self, axes: Sequence[str]) -> Any:
+        """The group of this rank's peers along `axes`, in their order."""
+        key = tuple(axes)
+        if key not in self._groups:
+            if self._store is None:
+                raise MeshError("this communicator is closed")
+            peers = self._mesh.peers(self._rank, key)
+            gloo: Any = c10d.ProcessGroupGloo
+            options = gloo._Options()
+            options._timeout = self._timeout
+            options._threads = 1  # a program's collectives come one after the other
+            at = self._interface
+            options._devices = [gloo.create_device(hostname=at) if at else gloo.create_default_device()]
+            store = dist.PrefixStore(f"{'.'.join(key)}/{peers[0]}", self._store)
+            self._groups[key] = gloo(store, peers.index(self._rank), len(peers), options)
+        return self._groups[key]
+
+
+def _reducible(x: torch.Tensor, reduce_type: str) -> tuple[torch.Tensor, str]:
+    """The same reduction in a dtype that gloo has."""
+    if x.dtype == torch.bool:
+        return x.view(torch.uint8), _BOOL_OPS[reduce_type]
+    if x.dtype in _WIDER:
+        return x.to(_WIDER[x.dtype]), reduce_type
+    if x.dtype not in _REDUCED_BY_GLOO:
+        raise UnsupportedOp(f"gloo does not reduce {x.dtype}", help="reduce in float32 and convert the result")
+    return x, reduce_type
+
+
+def _stacked(x: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
+    """`x` cut into equal chunks of `dim`, chunk by chunk in memory."""
+    return x.unflatten(dim, (parts, -1 if x.shape[dim] else 0)).movedim(dim, 0).contiguous()
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as bytes, so that one route moves every dtype."""
+    return x.view(-1).view(torch.uint8)
