@@ -5,6 +5,8 @@ Each model gives the loss when called with inputs and targets, and the logits wh
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -168,7 +170,7 @@ class MLP(nn.Module):
     def __init__(self, inputs: int = 16, hidden: int = 32, classes: int = 8, layers: int = 2) -> None:
         super().__init__()
         sizes = [inputs, *[hidden] * layers]
-        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(sizes)])
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:

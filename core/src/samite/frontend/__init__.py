@@ -1,0 +1,9 @@
+"""Capture of Python functions as graphs, and the state that a call reaches."""
+
+from __future__ import annotations
+
+from samite.frontend.capture import ArgumentSpec, Capture, ResultSpec, capture
+from samite.frontend.slots import Leaf
+from samite.frontend.state import StateTree
+
+__all__ = ["ArgumentSpec", "Capture", "Leaf", "ResultSpec", "StateTree", "capture"]

@@ -4,7 +4,8 @@
     philox_uniform_at(Tensor seed, int op, Tensor index) -> float32, of the shape of `index` (int64)
 
 `seed` is a 0-d int64 tensor, new at every step. `op` numbers the random ops of a step. Element i, i being the row-major
-index in the *global* tensor, depends on (seed, op, i) alone, so that every layout and every backend gives the same bits:
+index in the *global* tensor, depends on (seed, op, i) alone, so that every layout and every backend gives the same
+bits:
 
     counter = (b & 0xffffffff, b >> 32, op, 0)          where b = i // 4
     key     = (seed & 0xffffffff, (seed >> 32) & 0xffffffff)

@@ -4,9 +4,10 @@
     sdpa_backward(grad_out, q, k, v, attn_mask?, out, logsumexp, is_causal, scale, enable_gqa) -> (dq, dk, dv)
 
 Shapes: q (*b, h, s, e), k (*b, g, t, e), v (*b, g, t, f) -> out (*b, h, s, f), logsumexp (*b, h, s). h = g, or with
-`enable_gqa` h = g·r and head i reads key head i // r. `attn_mask` broadcasts to (*b, h, s, t): true where a boolean mask
-lets a key through, else added to the scores; it gets no gradient. `is_causal` keeps keys j <= i (aligned at the top left
-when s != t) and may be combined with a mask. A query whose keys are all masked gives 0, with logsumexp 0.
+`enable_gqa` h = g·r, and head i reads key head i // r. `attn_mask` broadcasts to (*b, h, s, t); a boolean one is true
+where it lets a key through, any other is added to the scores; it gets no gradient. `is_causal` keeps keys j <= i
+(aligned at the top left when s != t) and may be combined with a mask. A query whose keys are all masked gives 0, with
+logsumexp 0.
 
 `logsumexp` is float32 (float64 for float64). Every result is contiguous, on real and on fake tensors alike.
 """

@@ -1,0 +1,126 @@
+"""Capture: a Python function and a call of it, as one functional graph and the names of all that goes in and out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.fx import GraphModule
+
+from samite.errors import CaptureError
+from samite.frontend.slots import Kind, Leaf
+from samite.frontend.state import StateTree
+
+__all__ = ["ArgumentSpec", "Capture", "ResultSpec", "capture"]
+
+_lock = threading.RLock()
+"""One trace at a time: tracing patches torch for the process."""
+
+
+@dataclass(frozen=True)
+class ArgumentSpec:
+    """One argument of the graph. An input that the function changes in place is state.
+
+    `owner` names the parameter that a gradient or optimizer state belongs to, else "".
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class ResultSpec:
+    """One result of the graph.
+
+    `argument` is the index of the argument that a new state replaces; -1 for outputs and for state that did not exist
+    (`StateTree.leaf(name)` creates it).
+    """
+
+    name: str
+    kind: Literal["output", "state"]
+    argument: int = -1
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured call.
+
+    `graph` takes one tensor for each of `arguments` and gives a flat tuple, one for each of `results`: first the
+    outputs, then the state that changed. Argument i is leaf i of any state tree of an equal key; the seed, if the graph
+    draws random numbers, comes last. `deleted` are the arguments that are absent after the call. Every node has a fake
+    tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`).
+    """
+
+    graph: GraphModule
+    arguments: tuple[ArgumentSpec, ...]
+    results: tuple[ResultSpec, ...]
+    deleted: tuple[int, ...]
+    output_spec: pytree.TreeSpec
+    _constants: tuple[Any, ...]
+
+    def rebuild(self, outputs: Sequence[Any]) -> Any:
+        """What the function returns, with `outputs` (one for each result of kind "output") in place of its tensors."""
+        from samite.frontend.stepping import TENSOR
+
+        given = iter(outputs)
+        leaves = [next(given) if c is TENSOR else c for c in self._constants]
+        return pytree.tree_unflatten(leaves, self.output_spec)
+
+
+def capture(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tree: StateTree | None = None,
+) -> Capture:
+    """Trace `fn(*args, **kwargs)` whole: forward, backward, optimizer. `tree` is the call's state tree if it is there.
+
+    Nothing runs on real data, and the user's objects (parameters, gradients, optimizer state, hyper-parameters, random
+    state, attributes of modules) are as before, also after an error. Raises CaptureError with the user's line for
+    what a program cannot do.
+    """
+    from samite.frontend.tidying import set_outputs, tidy
+    from samite.frontend.tracing import trace
+
+    tree = StateTree.from_call(fn, args, kwargs) if tree is None else tree
+    with _lock:
+        graph, step = trace(tree)
+    tidy(graph)
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    values: Sequence[Any] = graph.graph.output_node().args[0]  # type: ignore[assignment]
+    kept = [
+        i
+        for i, (outcome, value) in enumerate(zip(step.outcomes, values, strict=True))
+        if outcome.kind == "output" or outcome.leaf < 0 or value is not placeholders[outcome.leaf]
+    ]
+    results = tuple(ResultSpec(o.name, o.kind, o.leaf, o.owner) for o in (step.outcomes[i] for i in kept))
+    set_outputs(graph, kept)
+    replaced = {r.argument for r in results}
+    arguments = [_argument(leaf, tree.tensors[at], at in replaced) for at, leaf in enumerate(tree.leaves)]
+    if placeholders[-1].users:
+        arguments.append(ArgumentSpec("rng", "rng", (), torch.int64))
+    else:
+        graph.graph.erase_node(placeholders[-1])
+    graph.recompile()
+    assert step.spec is not None
+    return Capture(graph, tuple(arguments), results, tuple(step.deleted), step.spec, tuple(step.constants))
+
+
+def _argument(leaf: Leaf, tensor: Tensor, replaced: bool) -> ArgumentSpec:
+    if replaced and leaf.role == "scalar":
+        raise CaptureError(
+            f"{leaf.name} is changed inside the step",
+            help="change it outside of the captured function (a learning rate is read at every call)",
+        )
+    kind = "state" if replaced else leaf.kind
+    return ArgumentSpec(leaf.name, kind, tuple(tensor.shape), tensor.dtype, leaf.owner)

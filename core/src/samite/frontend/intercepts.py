@@ -1,0 +1,135 @@
+"""What the function mode of a capture does with torch's functions before they reach the dispatcher."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from unittest import mock
+
+import torch
+import torch.nn.functional
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from samite.errors import CaptureError
+from samite.frontend.random_ops import Handler
+from samite.frontend.source import user_line
+
+__all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sends torch's functions to their handlers; `check` sees the arguments of all others."""
+
+    def __init__(self, handlers: Mapping[Any, Handler], check: Callable[[Any, tuple[Any, ...], Any], None]) -> None:
+        super().__init__()
+        self._handlers, self._check = handlers, check
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = self._handlers.get(func)
+        self._check(func, args, kwargs)
+        return func(*args, **(kwargs or {})) if handler is None else handler(func, args, kwargs or {})
+
+
+@contextmanager
+def leaf_functions() -> Iterator[None]:
+    """Let function modes see what the Python functions of torch.nn.functional call, not those functions.
+
+    A mode is off while it handles a function, so SDPA and dropout inside `multi_head_attention_forward` would pass it
+    by. These functions hand themselves to the mode only if `has_torch_function` says so.
+    """
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    with mock.patch.multiple(torch.nn.functional, **dict.fromkeys(names, lambda *_: False)):
+        yield
+
+
+# `alpha=` and `value=` take Python numbers: a tensor there is read with item(), which no trace can do.
+
+
+def _scaled_sum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    alpha = kwargs.get("alpha")
+    if not isinstance(alpha, Tensor):
+        return func(*args, **kwargs)
+    x, other = args if len(args) == 2 else (args[0], kwargs["other"])
+    return func(x, other * alpha)
+
+
+def _scaled_pair(combine: Callable[[Tensor, Tensor, Tensor], Tensor], add: Callable[..., Any]) -> Handler:
+    def handler(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = kwargs.get("value")
+        if not isinstance(value, Tensor) or len(args) != 3:
+            return func(*args, **kwargs)
+        x, first, second = args
+        return add(x, combine(value, first, second))
+
+    return handler
+
+
+def scalar_arguments() -> dict[Any, Handler]:
+    """Functions whose number may be a traced 0-d tensor, as the optimizers pass their learning rate."""
+    handlers: dict[Any, Handler] = dict.fromkeys((torch.add, torch.sub), _scaled_sum)
+    handlers |= {getattr(Tensor, n): _scaled_sum for n in ("add", "add_", "sub", "sub_")}
+    for name, combine in (("addcmul", lambda v, a, b: v * a * b), ("addcdiv", lambda v, a, b: v * a / b)):
+        handlers[getattr(torch, name)] = _scaled_pair(combine, torch.add)
+        handlers[getattr(Tensor, name)] = _scaled_pair(combine, torch.add)
+        handlers[getattr(Tensor, name + "_")] = _scaled_pair(combine, Tensor.add_)
+    return handlers
+
+
+# Python that looks at a tensor's data. Constants made inside of the step have data; nothing else has.
+
+_WAYS_OUT = {
+    "__bool__": ("a Python branch on a tensor's data", "use torch.where, or return the condition and branch outside"),
+    "nonzero": ("a tensor whose shape depends on data", "use torch.where with three arguments, or a mask"),
+}
+_READ = "return the tensor from the function and read it outside"
+
+
+def _has_data(x: object) -> bool:
+    return getattr(x, "constant", None) is not None
+
+
+def _refuse_read(name: str) -> NoReturn:
+    what, help = _WAYS_OUT.get(name, (f"{name.strip('_')}() reads a tensor's data", _READ))
+    raise CaptureError(f"{what} cannot be captured", where=user_line(), help=help)
+
+
+def _read(name: str) -> Handler:
+    def handler(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs) if _has_data(args[0]) else _refuse_read(name)
+
+    return handler
+
+
+def _branch_free_nonzero(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs) if len(args) + len(kwargs) > 1 else _refuse_read("nonzero")
+
+
+def _assign_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`p.data = x` swaps storage behind the trace's back; a copy is the same to everyone else."""
+    x, value = args
+    if x.shape != value.shape or x.dtype != value.dtype:
+        raise CaptureError(
+            f"`.data` is set to a tensor of another shape or dtype ({tuple(x.shape)} {x.dtype} to "
+            f"{tuple(value.shape)} {value.dtype})",
+            where=user_line(),
+            help="do that outside of the captured function",
+        )
+    with torch.no_grad():
+        x.copy_(value)
+
+
+def data_reads() -> dict[Any, Handler]:
+    """Functions that read data, each with its refusal; and `.data = x`."""
+    names = (
+        "item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
+        "__repr__", "__format__", "nonzero", "data_ptr",
+    )  # fmt: skip
+    handlers: dict[Any, Handler] = {getattr(Tensor, name): _read(name) for name in names}
+    handlers |= {f: _read("nonzero") for f in (torch.nonzero, torch.masked_select, Tensor.masked_select)}
+    handlers[torch.where] = _branch_free_nonzero
+    setter: types.MethodWrapperType = Tensor.data.__set__  # type: ignore[attr-defined]
+    handlers[setter] = _assign_data
+    return handlers

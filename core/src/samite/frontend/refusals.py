@@ -1,0 +1,46 @@
+"""Errors of torch's tracing, told in the user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from samite.errors import CaptureError
+from samite.frontend.source import line_of_traceback
+
+__all__ = ["refusing"]
+
+_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what tracing cannot do into CaptureError; errors of the user's own code pass."""
+    try:
+        yield
+    except _DATA as error:
+        raise CaptureError(
+            "Python reads a tensor's data, which cannot be captured",
+            where=line_of_traceback(error.__traceback__),
+            help="use torch.where instead of a branch, or return the tensor and read it outside",
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise CaptureError(
+            f"the shape of {error.func} depends on data, which cannot be captured",
+            where=line_of_traceback(error.__traceback__),
+            help="use torch.where with three arguments, or multiply by a mask",
+        ) from error
+    except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
+        raise CaptureError(
+            f"an op cannot be traced: {error}",
+            where=line_of_traceback(error.__traceback__),
+            help="a custom op needs a fake implementation: torch.library.register_fake",
+        ) from error

@@ -1,0 +1,138 @@
+"""Leaves of the state tree, and the slots of the user's objects that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from samite.frontend.hyperparameters import RATE, rate_dtype
+
+__all__ = [
+    "ArgumentSlot", "EntrySlot", "GradientSlot", "Kind", "Leaf", "RateSlot", "Role", "Slot", "TensorSlot",
+]  # fmt: skip
+
+Kind = Literal["state", "input", "scalar", "rng"]
+Role = Literal["parameter", "buffer", "gradient", "optimizer", "scalar", "input"]
+
+
+class Slot(Protocol):
+    """Where one tensor lives. `get` gives None while it is absent; `set(None)` makes it absent."""
+
+    def get(self) -> Tensor | None: ...
+    def set(self, value: Tensor | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """An entry of a dictionary or list, whose tensor others may hold as well: it keeps its identity."""
+
+    container: Any
+    key: Any
+
+    def get(self) -> Tensor:
+        return self.container[self.key]
+
+    def set(self, value: Tensor | None) -> None:
+        current = self.get()
+        if value is None:
+            raise TypeError("a parameter or buffer cannot be absent")
+        if value is current:
+            return
+        if isinstance(current, nn.Parameter):
+            value = nn.Parameter(value, requires_grad=current.requires_grad)
+        torch.utils.swap_tensors(current, value)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSlot:
+    """A tensor argument. A new value is copied into it, since it may be a view of something larger."""
+
+    value: Tensor
+
+    def get(self) -> Tensor:
+        return self.value
+
+    def set(self, value: Tensor | None) -> None:
+        if value is None:
+            raise TypeError("an argument cannot be absent")
+        with torch.no_grad():
+            self.value.copy_(value)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSlot:
+    owner: TensorSlot | ArgumentSlot
+
+    def get(self) -> Tensor | None:
+        return self.owner.get().grad
+
+    def set(self, value: Tensor | None) -> None:
+        self.owner.get().grad = value
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySlot:
+    """One entry of an optimizer's state of a parameter."""
+
+    optimizer: Optimizer
+    owner: TensorSlot | ArgumentSlot
+    key: str
+
+    def get(self) -> Tensor | None:
+        # The state is a defaultdict: to look must not create.
+        return self.optimizer.state.get(self.owner.get(), {}).get(self.key)
+
+    def set(self, value: Tensor | None) -> None:
+        entries = self.optimizer.state[self.owner.get()]
+        if value is None:
+            entries.pop(self.key, None)
+        else:
+            entries[self.key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class RateSlot:
+    """A group's learning rate, as a 0-d tensor made at every read. The program never sets it."""
+
+    group: dict[str, Any]
+
+    def get(self) -> Tensor:
+        rate = self.group[RATE]
+        return rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=rate_dtype(self.group))
+
+    def set(self, value: Tensor | None) -> None:
+        raise TypeError("a learning rate is read by the program and set by the user")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor of the user's. `owner` names the parameter that a gradient or optimizer state belongs to, else ""."""
+
+    name: str
+    role: Role
+    owner: str
+    slot: Slot
+
+    @property
+    def kind(self) -> Kind:
+        return self.role if self.role == "scalar" or self.role == "input" else "state"
+
+    def get(self) -> Tensor | None:
+        """The tensor itself (a learning rate: a 0-d tensor of it); None while it is absent."""
+        return self.slot.get()
+
+    def set(self, value: Tensor) -> None:
+        """Make `value` the current one.
+
+        Parameters, buffers and other tensors of modules keep their identity (`torch.utils.swap_tensors`): everyone who
+        holds them sees the new value. A tensor argument is copied into. Gradients and optimizer state are replaced.
+        """
+        self.slot.set(value)
+
+    def delete(self) -> None:
+        """Make a gradient or a piece of optimizer state absent. Raises TypeError for anything else."""
+        self.slot.set(None)

@@ -1,0 +1,188 @@
+"""Where ops come from: the user's line, the phase of the step and the number of the forward op.
+
+A `Recorder` is told of every node while the first trace runs, and at the end writes `node.meta["custom"]`:
+
+    {"line": "train.py:41", "phase": "forward" | "backward" | "update", "op": 17}
+
+`op` counts the forward's ops from 0; a backward op has the number of the forward op that it belongs to, and its line.
+Ops of the update (the optimizer's step, and whatever follows the last backward) have -1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Literal
+from unittest import mock
+
+import torch
+from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer
+
+__all__ = ["Phase", "Recorder", "all_user_frames", "line_of_traceback", "user_frame", "user_line"]
+
+Phase = Literal["forward", "backward", "update"]
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_SAMITE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_SITE = os.path.join(_STDLIB, "site-packages") + os.sep
+_ACCUMULATE_GRAD = 2**64 - 1
+"""The sequence number that autograd gives to nodes that accumulate into `.grad`."""
+
+
+def _label(filename: str) -> str:
+    """How a user's file is written in messages; empty for files that are not the user's."""
+    if filename.startswith(("<", _TORCH, _SAMITE)):
+        return ""
+    if filename.startswith(_STDLIB) and not filename.startswith(_SITE):
+        return ""
+    path, here = os.path.abspath(filename), os.getcwd() + os.sep
+    return path[len(here) :] if path.startswith(here) else os.path.basename(path)
+
+
+class _Labels(dict[CodeType, str]):
+    def __missing__(self, code: CodeType) -> str:
+        label = self[code] = _label(code.co_filename)
+        return label
+
+
+def user_frame(frame: FrameType | None, labels: dict[CodeType, str]) -> FrameType | None:
+    """The innermost frame, from `frame` outwards, that runs the user's code."""
+    while frame is not None and not labels[frame.f_code]:
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> str:
+    """The line of the user's code that is running, "train.py:41"; empty if there is none."""
+    labels = _Labels()
+    frame = user_frame(sys._getframe(1), labels)
+    return f"{labels[frame.f_code]}:{frame.f_lineno}" if frame is not None else ""
+
+
+def all_user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the user's code, from `frame` outwards."""
+    labels = _Labels()
+    while (frame := user_frame(frame, labels)) is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def line_of_traceback(traceback: TracebackType | None) -> str:
+    """The innermost line of the user's code in `traceback`."""
+    labels, line = _Labels(), ""
+    while traceback is not None:
+        label = labels[traceback.tb_frame.f_code]
+        line = f"{label}:{traceback.tb_lineno}" if label else line
+        traceback = traceback.tb_next
+    return line
+
+
+@dataclass(slots=True)
+class _Mark:
+    """What is known of a node when it is made. `sequence` is autograd's counter, or the backward node's number."""
+
+    node: Node
+    line: str
+    sequence: int
+    kind: Literal["plain", "update", "backward", "recompute"]
+
+
+class Recorder:
+    """Collects marks during `recording()`; `updating` is true while an optimizer steps."""
+
+    def __init__(self) -> None:
+        self.updating = False
+        self._marks: list[_Mark] = []
+        self._labels = _Labels()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Mark each call that a make_fx trace of this thread adds to its graph."""
+        create = PythonKeyTracer.create_node
+
+        def create_node(tracer: PythonKeyTracer, *args: Any, **kwargs: Any) -> Node:
+            node = create(tracer, *args, **kwargs)
+            if node.op == "call_function":
+                self._mark(node)
+            return node
+
+        with mock.patch.object(PythonKeyTracer, "create_node", create_node):
+            yield
+
+    def _mark(self, node: Node) -> None:
+        frame = user_frame(sys._getframe(2), self._labels)
+        line = f"{self._labels[frame.f_code]}:{frame.f_lineno}" if frame is not None else ""
+        current: Any = torch._C._current_autograd_node()  # the stubs leave out that there may be none
+        if current is None:
+            kind = "update" if self.updating else "plain"
+            self._marks.append(_Mark(node, line, _get_sequence_nr(), kind))
+            return
+        # Formulas of autograd run without gradients; a checkpoint's forward that runs again does so with them.
+        again = torch.is_grad_enabled() and not _calls_backward(frame)
+        self._marks.append(_Mark(node, line, current._sequence_nr(), "recompute" if again else "backward"))
+
+    def finish(self) -> None:
+        """Write `meta["custom"]` of every node that was marked."""
+        marks = self._marks
+        last = max((i for i, m in enumerate(marks) if m.kind in ("backward", "recompute")), default=len(marks))
+        forward = [m for m in marks[:last] if m.kind == "plain"]
+        numbers = {id(m): i for i, m in enumerate(forward)}
+        # Autograd numbers a node before its forward op runs: the first op that sees the counter at k + 1 made node k.
+        maker: dict[int, int] = {}
+        for i, m in enumerate(forward):
+            maker.setdefault(m.sequence - 1, i)
+        repeated = _match_recomputed(marks, forward, maker)
+        for i, m in enumerate(marks):
+            phase: Phase = "backward"
+            op, line = -1, m.line
+            if m.kind == "update" or (m.kind == "plain" and i > last):
+                phase = "update"
+            elif m.kind == "plain":
+                phase, op = "forward", numbers[id(m)]
+            elif m.kind == "recompute":
+                op = repeated[id(m)]
+            elif m.sequence != _ACCUMULATE_GRAD:
+                op = maker.get(m.sequence, -1)
+                line = forward[op].line if op >= 0 else line
+            m.node.meta["custom"] = {"line": line, "phase": phase, "op": op}
+
+
+def _calls_backward(frame: FrameType | None) -> bool:
+    """Whether the innermost user frame is the one that waits for `backward()`: then no user code is below it."""
+    inner: FrameType | None = sys._getframe(2)
+    while inner is not None and inner is not frame:
+        if inner.f_code.co_name in ("_engine_run_backward", "backward", "grad"):
+            return True
+        inner = inner.f_back
+    return False
+
+
+def _match_recomputed(marks: list[_Mark], forward: list[_Mark], maker: dict[int, int]) -> dict[int, int]:
+    """The forward op that each recomputed op repeats.
+
+    A checkpointed region runs again in its own order, so a run of recomputed ops is a stretch of the forward: the last
+    such stretch that starts no later than the op whose gradient asked for it.
+    """
+    signature = [(m.line, m.node.target) for m in forward]
+    matched: dict[int, int] = {}
+    i = 0
+    while i < len(marks):
+        j = i
+        while j < len(marks) and marks[j].kind == "recompute" and marks[j].sequence == marks[i].sequence:
+            j += 1
+        if j > i:
+            run = [(m.line, m.node.target) for m in marks[i:j]]
+            asked = maker.get(marks[i].sequence, len(forward) - 1)
+            start = next((s for s in range(asked, -1, -1) if signature[s : s + len(run)] == run), -1)
+            for k, m in enumerate(marks[i:j]):
+                matched[id(m)] = start + k if start >= 0 else asked
+        i = max(j, i + 1)
+    return matched

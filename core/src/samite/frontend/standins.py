@@ -1,0 +1,111 @@
+"""Stand-ins: while a function is traced, the user's own objects hold fake tensors; afterwards they are as before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from samite.frontend.hyperparameters import RATE, Group, traceable
+from samite.frontend.slots import Role
+from samite.frontend.state import StateTree
+
+__all__ = ["StandIns"]
+
+
+@dataclass
+class StandIns:
+    """`tensors[i]` stands for leaf i of `tree`: parameters are Parameters, and know hooks and attributes."""
+
+    tree: StateTree
+    tensors: list[Tensor]
+
+    @staticmethod
+    def of(tree: StateTree, values: Sequence[Tensor]) -> StandIns:
+        """Stand-ins that hold `values`, one for each leaf, and share nothing else with the user's tensors."""
+        made = zip(tree.tensors, values, tree.leaves, strict=True)
+        return StandIns(tree, [_stand_in(user, value, leaf.role) for user, value, leaf in made])
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Put them where the user's tensors are."""
+        tree = self.tree
+        lists = [(vars(m), k, v) for _, m in tree.modules for k, v in vars(m).items() if _holds_leaves(v, tree)]
+        kept = [(slot.container, slot.key, slot.get()) for slot, _ in tree.places]
+        optimizers = [(o, o.param_groups, o.state, o.defaults) for _, o in tree.optimizers]
+        forms = [(self._groups(name, o), self._state(o)) for name, o in tree.optimizers]
+        try:
+            for slot, at in tree.places:
+                slot.container[slot.key] = self.tensors[at]
+            for attributes, key, held in lists:
+                attributes[key] = [self.replace(x) for x in held]
+            for leaf, tensor in zip(tree.leaves, self.tensors, strict=True):
+                if leaf.role == "gradient":
+                    self.tensors[tree.by_name[leaf.owner]].grad = tensor
+            for (_, optimizer), (groups, state) in zip(tree.optimizers, forms, strict=True):
+                optimizer.param_groups, optimizer.state = groups, state
+                optimizer.defaults = traceable(optimizer.defaults)
+            yield
+        finally:
+            for container, key, tensor in kept:
+                container[key] = tensor
+            for attributes, key, held in lists:
+                attributes[key] = held
+            for optimizer, groups, state, defaults in optimizers:
+                optimizer.param_groups, optimizer.state, optimizer.defaults = groups, state, defaults
+
+    def replace(self, value: Any) -> Any:
+        at = self.tree.index.get(id(value))
+        return value if at is None else self.tensors[at]
+
+    def _groups(self, name: str, optimizer: Optimizer) -> list[dict[str, Any]]:
+        groups = list[dict[str, Any]]()
+        for i, group in enumerate(optimizer.param_groups):
+            entries = {**group, "params": [self.replace(p) for p in group["params"]]}
+            rate = self.tree.by_name.get(f"{name}.param_groups.{i}.{RATE}")
+            if rate is not None:
+                entries[RATE] = self.tensors[rate]
+            groups.append(Group(entries, f"{name}.param_groups[{i}]"))
+        return groups
+
+    def _state(self, optimizer: Optimizer) -> defaultdict[Any, Any]:
+        state: defaultdict[Any, Any] = defaultdict(dict)
+        for prefix, (owner, at) in self.tree.state_names.items():
+            parameter = self.tree.tensors[at]
+            if owner is optimizer and parameter in optimizer.state:
+                state[self.tensors[at]] = {
+                    key: self.tensors[self.tree.by_name[f"{prefix}.{key}"]] if isinstance(value, Tensor) else value
+                    for key, value in optimizer.state[parameter].items()
+                }
+        return state
+
+
+def _stand_in(tensor: Tensor, value: Tensor, role: Role) -> Tensor:
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(value.detach(), requires_grad=tensor.requires_grad)
+    else:
+        made = value.detach().requires_grad_(tensor.requires_grad)
+    if role in ("parameter", "buffer"):
+        _copy_attributes(tensor, made)
+    for hook in (tensor._backward_hooks or {}).values():
+        made.register_hook(hook)
+    for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
+        made.register_post_accumulate_grad_hook(hook)
+    return made
+
+
+def _copy_attributes(tensor: Tensor, made: Tensor) -> None:
+    """What users write on their parameters (`p.no_decay = True`)."""
+    for key, value in vars(tensor).items():
+        if not key.startswith("_") and key not in vars(made):
+            setattr(made, key, value)
+
+
+def _holds_leaves(value: object, tree: StateTree) -> bool:
+    """A module's own list of its tensors, as recurrent layers keep one."""
+    return isinstance(value, list) and any(id(x) in tree.index for x in value)

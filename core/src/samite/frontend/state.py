@@ -1,0 +1,99 @@
+"""The state tree: every tensor that a call reaches through its arguments, by name, and where each lives.
+
+Names start with the function's parameter name: parameter "model.blocks.0.fc.weight", buffer "model.running_mean",
+gradient "model.blocks.0.fc.weight.grad", optimizer state "optimizer.blocks.0.fc.weight.exp_avg", learning rate
+"optimizer.param_groups.0.lr", tensors "tokens", "batch.x", "batch.0". A function that is a module, or a method of one,
+names what it owns without a prefix: "blocks.0.fc.weight".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from samite.frontend.calls import Call, bind
+from samite.frontend.hyperparameters import constants
+from samite.frontend.keys import ambient, freeze
+from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, TensorSlot
+
+__all__ = ["StateTree"]
+
+
+@dataclass
+class StateTree:
+    """What a call reaches.
+
+    `leaves` are the tensors that are there, in the order of a capture's arguments; `tensors` are what they were when
+    the tree was made. `places` are all slots that hold a leaf (tied weights have several), with the leaf's index.
+    `objects` are the non-tensor arguments.
+    """
+
+    call: Call
+    leaves: list[Leaf] = field(default_factory=list[Leaf])
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
+    places: list[tuple[TensorSlot, int]] = field(default_factory=list[tuple[TensorSlot, int]])
+    modules: list[tuple[str, nn.Module]] = field(default_factory=list[tuple[str, nn.Module]])
+    optimizers: list[tuple[str, Optimizer]] = field(default_factory=list[tuple[str, Optimizer]])
+    objects: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    slots: dict[int, TensorSlot | ArgumentSlot] = field(default_factory=dict[int, TensorSlot | ArgumentSlot])
+    """leaf of a parameter, buffer or argument -> its slot."""
+    index: dict[int, int] = field(default_factory=dict[int, int])
+    """id of a parameter, buffer or argument -> its leaf."""
+    state_names: dict[str, tuple[Optimizer, int]] = field(default_factory=dict[str, tuple[Optimizer, int]])
+    """"optimizer.blocks.0.fc.weight" -> the optimizer, and the leaf of the parameter."""
+
+    @staticmethod
+    def from_call(
+        fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> StateTree:
+        """The tree of `fn(*args, **kwargs)`; reads no data. Raises InputError if the arguments do not fit `fn`."""
+        from samite.frontend.walk import walk
+
+        return walk(bind(fn, args, kwargs or {}))
+
+    @cached_property
+    def by_name(self) -> dict[str, int]:
+        return {leaf.name: i for i, leaf in enumerate(self.leaves)}
+
+    def leaf(self, name: str) -> Leaf:
+        """The leaf of that name; gradients and optimizer state may be absent. Raises KeyError."""
+        if (at := self.by_name.get(name)) is not None:
+            return self.leaves[at]
+        owner, _, last = name.rpartition(".")
+        if last == "grad" and owner in self.by_name:
+            return Leaf(name, "gradient", owner, GradientSlot(self.slots[self.by_name[owner]]))
+        if owner in self.state_names:
+            optimizer, at = self.state_names[owner]
+            return Leaf(name, "optimizer", self.leaves[at].name, EntrySlot(optimizer, self.slots[at], last))
+        raise KeyError(name)
+
+    def key(self) -> Hashable:
+        """Equal for calls that one program serves: structure, not data."""
+        return (
+            tuple((x.name, x.role, *_signature(t)) for x, t in zip(self.leaves, self.tensors, strict=True)),
+            tuple(at for _, at in self.places),
+            tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
+            tuple((name, type(o), tuple(self._group(g) for g in o.param_groups)) for name, o in self.optimizers),
+            tuple((name, freeze(value)) for name, value in self.objects),
+            ambient(),
+        )
+
+    def _group(self, group: Mapping[str, Any]) -> Hashable:
+        return constants(group), tuple(self.index[id(p)] for p in group["params"])
+
+
+def _signature(x: Tensor) -> tuple[Hashable, ...]:
+    return x.shape, x.dtype, x.device, x.requires_grad
+
+
+_MODULE = frozenset(vars(nn.Module()))
+
+
+def _attributes(module: nn.Module) -> Hashable:
+    """The attributes that a module's class adds; hooks only where there are any."""
+    return tuple((k, freeze(v)) for k, v in vars(module).items() if k not in _MODULE or (v and k.endswith("hooks")))

@@ -1,0 +1,157 @@
+"""The function that the first trace sees: the user's, on stand-ins, with all that it leaves behind as results."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from unittest import mock
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from samite.errors import CaptureError
+from samite.frontend import attention
+from samite.frontend.calls import path_name
+from samite.frontend.foreign import Foreign, variables
+from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
+from samite.frontend.python_state import PythonState
+from samite.frontend.random_ops import RandomOps
+from samite.frontend.source import Recorder
+from samite.frontend.standins import StandIns
+from samite.frontend.state import StateTree
+
+__all__ = ["TENSOR", "Outcome", "Step"]
+
+TENSOR = object()
+"""Stands for a tensor among the constants of a return value."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One result of the function. `leaf` is the index of the leaf that it is the new value of, or -1."""
+
+    name: str
+    kind: Literal["output", "state"]
+    leaf: int = -1
+    owner: str = ""
+
+
+@dataclass
+class Step:
+    """Called with a value for each leaf of `tree`, then the seed; gives one tensor for each of `outcomes`.
+
+    `spec` and `constants` give the user's return value back: a constant for each of its leaves, or `TENSOR`.
+    `deleted` are leaves that are absent afterwards.
+    """
+
+    tree: StateTree
+    recorder: Recorder = field(default_factory=Recorder)
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    constants: list[Any] = field(default_factory=list[Any])
+    deleted: list[int] = field(default_factory=list[int])
+    spec: pytree.TreeSpec | None = None
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        *values, seed = arguments
+        standins = StandIns.of(self.tree, values)
+        with PythonState(self._watched()).kept(), standins.installed():
+            foreign = Foreign(self.tree)
+            with self._modes(seed, foreign):
+                returned = self.tree.call.run([standins.replace(v) for v in self.tree.call.values])
+            with torch.no_grad():
+                results = [*self._outputs(returned, foreign), *self._leaves(standins), *self._created(standins)]
+            for result in results:
+                foreign.check_result(result)
+            return tuple(results)
+
+    def _watched(self) -> Iterator[tuple[str, object]]:
+        """The objects whose Python state a trace must leave as it is."""
+        yield from self.tree.modules
+        yield from self.tree.optimizers
+        yield from self.tree.objects
+        for name, value in variables(self.tree.call.fn).items():
+            if not callable(value) and not isinstance(value, types.ModuleType):
+                yield name, value
+
+    @contextlib.contextmanager
+    def _modes(self, seed: Tensor, foreign: Foreign) -> Iterator[None]:
+        random = RandomOps(seed)
+        handlers = random.handlers | attention.handlers(random) | scalar_arguments() | data_reads()
+        with (
+            leaf_functions(),
+            random.rng_state(),
+            foreign.refused_calls(),
+            foreign.optimizers(self._optimizing),
+            FunctionMode(handlers, foreign.check),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _optimizing(self) -> Iterator[None]:
+        """While an optimizer steps, its ops are the update, and it takes the branches that read no data."""
+        compiling = mock.patch.object(torch.compiler, "_is_compiling_flag", True)
+        with compiling, mock.patch.object(self.recorder, "updating", True):
+            yield
+
+    def _outputs(self, returned: Any, foreign: Foreign) -> Iterator[Tensor]:
+        leaves, self.spec = pytree.tree_flatten_with_path(returned)
+        for path, leaf in leaves:
+            if isinstance(leaf, Tensor):
+                self.constants.append(TENSOR)
+                self.outcomes.append(Outcome(path_name(("output", *path)), "output"))
+                yield leaf.detach()
+            else:
+                self.constants.append(leaf)
+
+    def _leaves(self, standins: StandIns) -> Iterator[Tensor]:
+        """What each leaf is afterwards."""
+        held = {at: slot for slot, at in reversed(self.tree.places)}
+        for at, (leaf, tensor) in enumerate(zip(self.tree.leaves, standins.tensors, strict=True)):
+            value: Tensor | None = tensor
+            if leaf.role == "gradient":
+                value = standins.tensors[self.tree.by_name[leaf.owner]].grad
+            elif leaf.role == "optimizer":
+                value = self._entries(leaf.name.rpartition(".")[0], standins).get(leaf.name.rpartition(".")[2])
+            elif at in held:
+                value = held[at].get()
+                if leaf.role == "parameter" and value is not tensor:
+                    what = f"parameter {leaf.name} is replaced inside the step"
+                    raise CaptureError(what, help="copy into it instead")
+            if value is None:
+                self.deleted.append(at)
+            else:
+                self.outcomes.append(Outcome(leaf.name, "state", at, leaf.owner))
+                yield value.detach()
+
+    def _created(self, standins: StandIns) -> Iterator[Tensor]:
+        """Gradients and optimizer state that were absent before."""
+        known = self.tree.by_name
+        for leaf, tensor in zip(self.tree.leaves, standins.tensors, strict=True):
+            name = f"{leaf.name}.grad"
+            if leaf.role in ("parameter", "input") and name not in known and tensor.grad is not None:
+                self.outcomes.append(Outcome(name, "state", -1, leaf.name))
+                yield tensor.grad.detach()
+        for prefix, (_, at) in self.tree.state_names.items():
+            for key, value in self._entries(prefix, standins).items():
+                name = f"{prefix}.{key}"
+                if isinstance(value, Tensor) and name not in known:
+                    self.outcomes.append(Outcome(name, "state", -1, self.tree.leaves[at].name))
+                    yield value.detach()
+                elif not isinstance(value, Tensor):
+                    self._check_constant(name, value)
+
+    def _entries(self, prefix: str, standins: StandIns) -> dict[str, Any]:
+        optimizer, at = self.tree.state_names[prefix]
+        return optimizer.state.get(standins.tensors[at], {})
+
+    def _check_constant(self, name: str, value: object) -> None:
+        before = dict(self.tree.objects).get(name, TENSOR)
+        if before is not value and before != value:
+            raise CaptureError(
+                f"optimizer state {name} is a Python value that the step changes",
+                help="the optimizer must keep it in a tensor, as torch.optim's do",
+            )

@@ -1,0 +1,112 @@
+"""Tidying the graph of a capture: what is left is functional, device-neutral ATen and samite ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from samite.errors import CaptureError
+
+__all__ = ["line", "set_outputs", "tidy"]
+
+aten = torch.ops.aten
+
+_SAME = (aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift_fresh.default)
+_DEVICE = ("device", "layout", "pin_memory", "non_blocking")
+_STRIDED = (aten.view.default, aten._unsafe_view.default, aten.as_strided.default)
+
+
+def line(node: Node) -> str:
+    """The user's line of a node, or ""."""
+    return node.meta.get("custom", {}).get("line", "")
+
+
+def tidy(module: GraphModule) -> None:
+    """Rewrite in place. Raises CaptureError for an op that mutates or draws random numbers on its own."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=torch.ops.profiler._record_function_exit._RecordFunction):
+        graph.erase_node(node)
+    for node in list(graph.nodes):
+        if node.op == "get_attr":
+            _inline_scalar(module, node)
+        if node.op != "call_function":
+            continue
+        if getattr(node.target, "namespace", "") == "profiler":
+            graph.erase_node(node)
+        elif node.target is aten.copy_.default:  # into a mutated argument, whose new value is a result
+            _forward(node, node.args[1])
+        elif node.target in _SAME or _is_needless_clone(node):
+            _forward(node, node.args[0])
+        else:
+            _erase_device(node)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    module.delete_all_unused_submodules()
+    for node in graph.nodes:
+        if node.op == "call_function":
+            _check(node)
+        node.meta = {k: node.meta[k] for k in ("val", "custom") if k in node.meta}
+    graph.lint()
+    module.recompile()
+
+
+def _forward(node: Node, value: Any) -> None:
+    node.replace_all_uses_with(value)
+    node.graph.erase_node(node)
+
+
+def _is_needless_clone(node: Node) -> bool:
+    """A clone is for strides alone: only views look at them."""
+    return node.target is aten.clone.default and not any(user.target in _STRIDED for user in node.users)
+
+
+def _erase_device(node: Node) -> None:
+    if any(name in node.kwargs for name in _DEVICE):
+        node.kwargs = {k: v for k, v in node.kwargs.items() if k not in _DEVICE}
+    if node.target is aten._to_copy.default and node.kwargs.get("dtype") in (None, _dtype(node.args[0])):
+        _forward(node, node.args[0])
+
+
+def _dtype(node: Any) -> torch.dtype:
+    return node.meta["val"].dtype
+
+
+def _inline_scalar(module: GraphModule, node: Node) -> None:
+    """`torch.tensor(0.5)` in the function is a constant of the graph; a 0-d one is written out."""
+    value = getattr(module, str(node.target))
+    if not isinstance(value, Tensor) or value.dim():
+        return
+    with node.graph.inserting_before(node):
+        full = node.graph.call_function(aten.full.default, ([], value.item()), {"dtype": value.dtype})
+    full.meta = dict(node.meta)
+    _forward(node, full)
+
+
+def _check(node: Node) -> None:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        if getattr(target, "__name__", "") == "getitem":
+            return
+        raise CaptureError(f"{target} cannot be part of a program", where=line(node), help="use torch.where")
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        raise CaptureError(
+            f"random op {target} has no counter-based form",
+            where=line(node),
+            help="draw with torch.rand, randn, bernoulli or dropout, or pass the numbers as an argument",
+        )
+    if target._schema.is_mutable:
+        raise CaptureError(
+            f"{target} changes its argument in a way that cannot be captured",
+            where=line(node),
+            help="use its out-of-place form",
+        )
+
+
+def set_outputs(module: GraphModule, kept: Sequence[int]) -> None:
+    """Keep the results with these positions."""
+    output = module.graph.output_node()
+    values: Any = output.args[0]
+    output.args = (tuple(values[i] for i in kept),)

@@ -1,0 +1,61 @@
+"""The two traces of a capture.
+
+The first runs the user's function on stand-ins, through autograd and the optimizer, and records ATen ops as they reach
+the devices, in-place ones included. The second runs that graph under functionalisation: a mutated argument becomes one
+more result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx.traceback
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Interpreter
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from samite.frontend.decompositions import table
+from samite.frontend.refusals import refusing
+from samite.frontend.state import StateTree
+from samite.frontend.stepping import Step
+
+__all__ = ["trace"]
+
+
+def trace(tree: StateTree) -> tuple[GraphModule, Step]:
+    """A functional graph of the call of `tree`, not yet tidied, and the step that says what its results are.
+
+    Arguments are the leaves, in order, then the seed. Raises CaptureError; the user's objects are as before in any
+    case.
+    """
+    fake_mode, grad = FakeTensorMode(), torch.is_grad_enabled()
+    step = Step(tree)
+    # Fakes made in inference mode could not be trained on.
+    with refusing(), torch.inference_mode(False), torch.set_grad_enabled(grad):
+        arguments = _fakes(tree, fake_mode)
+        with step.recorder.recording():
+            graph = make_fx(step, tracing_mode="fake", decomposition_table=table())(*arguments)
+        step.recorder.finish()
+        with torch.no_grad():
+            return _functionalize(graph, arguments), step
+
+
+def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
+    """Contiguous fakes of the leaves' shapes and dtypes, and of the seed; what is on meta is traced as on the CPU."""
+    fakes = list[Tensor]()
+    with fake_mode:
+        for tensor in tree.tensors:
+            device = "cpu" if tensor.device.type == "meta" else tensor.device
+            fakes.append(torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+        device = next((f.device for f in fakes if f.dim()), torch.device("cpu"))
+        return [*fakes, torch.empty((), dtype=torch.int64, device=device)]
+
+
+def _functionalize(graph: GraphModule, arguments: Sequence[Tensor]) -> GraphModule:
+    def again(*values: Tensor) -> object:
+        with torch.fx.traceback.preserve_node_meta():
+            return Interpreter(graph).run(*values)
+
+    return make_fx(torch.func.functionalize(again, remove="mutations"), tracing_mode="fake")(*arguments)
