@@ -1,0 +1,75 @@
+"""What the checker found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from samite.errors import RuleError
+
+__all__ = ["Finding", "OpChecked", "Report"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One placement at which a rule is wrong, or one that it misses. All fields are texts for people."""
+
+    op: str
+    rule: str
+    sample: str
+    mesh: str
+    placements: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.problem}\n  rule    {self.rule}\n  sample  {self.sample}\n  over    {self.mesh}\n  layouts {self.placements}"
+
+
+@dataclass
+class OpChecked:
+    """How often one op was tried."""
+
+    rule: str
+    samples: int = 0
+    trials: int = 0
+    gradients: int = 0
+
+
+@dataclass
+class Report:
+    """`wrong`: placements at which a rule gives other numbers than the unsharded op. `missing`: placements at which the
+    op is right on shards as they lie, without communication, though its rule moves an operand first."""
+
+    ops: dict[str, OpChecked] = field(default_factory=dict[str, OpChecked])
+    wrong: list[Finding] = field(default_factory=list[Finding])
+    missing: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    def raise_wrong(self) -> None:
+        """Raises RuleError that shows the first wrong placements."""
+        if self.wrong:
+            shown = "\n\n".join(map(str, self.wrong[:5]))
+            raise RuleError(f"{len(self.wrong)} placements are wrong:\n\n{shown}", help="the rule must lose a letter, or mask")
+
+    def __str__(self) -> str:
+        from io import StringIO
+
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("op", "rule", "samples", "trials", "gradients", "wrong", "missing")
+        for name, checked in sorted(self.ops.items()):
+            counts = (checked.samples, checked.trials, checked.gradients, self._count(self.wrong, name))
+            table.add_row(name, checked.rule, *map(str, counts), str(self._count(self.missing, name)))
+        text = StringIO()
+        console = Console(file=text, width=160)
+        console.print(table)
+        for title, findings in (("wrong", self.wrong), ("missing", self.missing)):
+            for finding in findings:
+                console.print(f"{title}: {finding}", markup=False, highlight=False)
+        return text.getvalue()
+
+    def _count(self, findings: list[Finding], op: str) -> int:
+        return sum(finding.op == op for finding in findings)

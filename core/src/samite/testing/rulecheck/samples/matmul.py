@@ -1,0 +1,24 @@
+"""Samples of products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from samite.testing.rulecheck.sample import Sample, floats
+
+__all__ = ["samples"]
+
+
+def samples() -> Iterator[Sample]:
+    for m, k, n in ((7, 4, 6), (4, 7, 1)):
+        yield Sample("aten.mm", (floats(m, k), floats(k, n)))
+        yield Sample("aten.bmm", (floats(3, m, k), floats(3, k, n)))
+        yield Sample("aten.mv", (floats(m, k), floats(k)))
+        yield Sample("aten.dot", (floats(k), floats(k)))
+        for bias in ((n,), (m, n), (1, n), (m, 1), (1,), ()):
+            yield Sample("aten.addmm", (floats(*bias), floats(m, k), floats(k, n)))
+        yield Sample("aten.addmm", (floats(n), floats(m, k), floats(k, n)), {"beta": 0.5, "alpha": 2.0})
+        for bias in ((m,), (1,), ()):
+            yield Sample("aten.addmv", (floats(*bias), floats(m, k), floats(k)))
+        for bias in ((3, m, n), (m, n), (3, 1, n), (n,), ()):
+            yield Sample("aten.baddbmm", (floats(*bias), floats(3, m, k), floats(3, k, n)))
