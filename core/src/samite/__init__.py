@@ -1,1 +1,47 @@
-"""Samite."""
+"""Samite lays one ordinary PyTorch program over a mesh of unlike devices.
+
+    mesh = samite.mesh("cpu", dp=2, tp=2)
+
+    @samite.compile(mesh=mesh, placements={"tokens": {"dp": Shard(0)}, "targets": {"dp": Shard(0)}})
+    def train_step(model, optimizer, tokens, targets): ...
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# The functions `mesh` and `compile` must hide the modules of the same names, so their modules are imported first.
+import samite.mesh
+import samite.tensor
+from samite.api import compile, mesh
+from samite.errors import SamiteError
+from samite.placement import Partial, Placement, Replicate, Shard
+from samite.tensor import Tensor
+
+if TYPE_CHECKING:
+    from samite import plugins, testing, umem
+
+__all__ = [
+    "Partial",
+    "Placement",
+    "Replicate",
+    "SamiteError",
+    "Shard",
+    "Tensor",
+    "compile",
+    "mesh",
+    "plugins",
+    "testing",
+    "umem",
+]
+
+__version__ = "0.1.0"
+
+_LAZY = ("plugins", "testing", "umem")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"samite.{name}")
+    raise AttributeError(f"module 'samite' has no attribute {name!r}")

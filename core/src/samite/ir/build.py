@@ -188,11 +188,17 @@ class Builder:
                 values.update(zip(node.results, made, strict=True))
         return [values[r] for r in graph.returns]
 
-    def finish(self, results: Sequence[Value], aliases: Sequence[int] = ()) -> None:
-        """Return `results`; the function's type follows from them. `aliases` as in `Graph`."""
+    def finish(self, results: Sequence[Value], aliases: Sequence[int] = (), layouts: Sequence[str] = ()) -> None:
+        """Return `results`; the function's type follows from them. `aliases` and `layouts` as in `Graph`."""
         self._func.ReturnOp(list(results), loc=self._unknown)
-        if any(alias >= 0 for alias in aliases):
-            named = [{"samite.alias": encode(alias)} if alias >= 0 else {} for alias in aliases]
+        named: list[dict[str, Any]] = [{} for _ in results]
+        for attributes, alias in zip(named, aliases, strict=False):
+            if alias >= 0:
+                attributes["samite.alias"] = encode(alias)
+        for attributes, layout in zip(named, layouts, strict=False):
+            if layout:
+                attributes["dist.layout"] = encode(layout)
+        if any(named):
             self._function.attributes["res_attrs"] = self._ir.ArrayAttr.get([self._ir.DictAttr.get(n) for n in named])
         kind = self._ir.FunctionType.get(self._types, [r.type for r in results])
         self._function.attributes["function_type"] = self._ir.TypeAttr.get(kind)
@@ -249,16 +255,20 @@ _LIST_RESULTS = frozenset(
 
 
 def rewrite(
-    module: Any, body: Callable[[Graph, Builder], Sequence[Value]], arguments: Sequence[Argument] | None = None
+    module: Any,
+    body: Callable[[Graph, Builder], Sequence[Value]],
+    arguments: Sequence[Argument] | None = None,
+    return_layouts: Sequence[str] | None = None,
 ) -> Any:
     """The one wrapper over rewriting: `main` of `module` is read, `body` builds its successor in a new module.
 
-    `arguments` are the new function's, where they differ from the old ones. Aliases stay.
+    `arguments` and `return_layouts` are the new function's, where they differ from the old ones. Aliases stay.
     """
     graph = scan(module)
     made = empty_module()
     if "dist.mesh" in module.operation.attributes:
         made.operation.attributes["dist.mesh"] = module.operation.attributes["dist.mesh"]
     with Builder(made, graph.name, graph.arguments if arguments is None else arguments) as build:
-        build.finish(body(graph, build), graph.aliases)
+        layouts = graph.return_layouts if return_layouts is None else return_layouts
+        build.finish(body(graph, build), graph.aliases, layouts)
     return made

@@ -147,7 +147,8 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """A function. `types` has the type of every numbered value; `aliases` the argument that each return replaces."""
+    """A function. `types` has the type of every numbered value; `aliases` the argument that each return replaces, or -1;
+    `return_layouts` the texts of the returns' layouts, once `place` has run."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -155,6 +156,7 @@ class Graph:
     returns: tuple[int, ...]
     aliases: tuple[int, ...]
     types: list[TensorType]
+    return_layouts: tuple[str, ...] = ()
 
     def users(self) -> list[list[int]]:
         """For every value the indices of the nodes that use it; the function's return is node `len(nodes)`."""
@@ -250,6 +252,7 @@ class _Scan:
             self.graph.returns = tuple(self.numbers[v] for v in operation.operands)
             results = _attributes(self.function, "res_attrs", len(self.graph.returns))
             self.graph.aliases = tuple(named.get("samite.alias", -1) for named in results)
+            self.graph.return_layouts = tuple(named.get("dist.layout", "") for named in results)
         else:
             self._node(operation, name)
 

@@ -10,7 +10,7 @@ from samite.errors import PlacementError, nearest
 from samite.ir.build import rewrite
 from samite.ir.dialect import read_mesh
 from samite.ir.graph import Argument, scan
-from samite.layout import from_placements
+from samite.layout import Layout, from_placements
 from samite.placement import as_placement
 
 __all__ = ["Constrain", "Placements"]
@@ -25,8 +25,9 @@ class Constrain:
 
     name = "constrain"
 
-    def __init__(self, placements: Placements) -> None:
-        self.placements = placements
+    def __init__(self, placements: Placements, layouts: Mapping[str, Layout] | None = None) -> None:
+        """`layouts` are of arguments that lie somewhere already; placements are stronger."""
+        self.placements, self.layouts = placements, layouts or {}
 
     def run(self, module: Any) -> Any:
         mesh = read_mesh(module.operation.attributes["dist.mesh"])
@@ -47,7 +48,8 @@ class Constrain:
             if _matches(argument.name, pattern):
                 wanted |= {axis: as_placement(p) for axis, p in placements.items()}
         if not wanted:
-            return argument
+            held = self.layouts.get(argument.name)
+            return argument._replace(layout=str(held)) if held is not None else argument
         try:
             layout = from_placements(argument.type.shape, wanted, mesh)
         except PlacementError as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from samite.errors import PassMissing, nearest
 from samite.ir.dialect import read_mesh
 from samite.ir.graph import scan
+from samite.layout import Layout
 from samite.passes.base import Pass, PassRecord
 from samite.passes.bucket_collectives import BucketCollectives
 from samite.passes.constrain import Constrain, Placements
@@ -22,11 +23,11 @@ from samite.passes.verify import Verify
 __all__ = ["default_passes", "run_passes"]
 
 
-def default_passes(placements: Placements, bucket_bytes: int) -> list[Pass]:
-    """From an imported module to a local one."""
+def default_passes(placements: Placements, layouts: Mapping[str, Layout], bucket_bytes: int) -> list[Pass]:
+    """From an imported module to a local one. `layouts` are those that arguments have already."""
     return [
         Normalise(),
-        Constrain(placements),
+        Constrain(placements, layouts),
         Place(),
         Partition(),
         FuseCollectives(),

@@ -43,7 +43,8 @@ class Place:
         arguments = [
             a._replace(layout=str(layout)) for a, layout in zip(graph.arguments, best.layouts, strict=False)
         ]
-        return rewrite(module, lambda graph, build: best.write(build), arguments)
+        returns = [str(layout) for layout in best.return_layouts()]
+        return rewrite(module, lambda graph, build: best.write(build), arguments, returns)
 
 
 def _given(argument: Argument) -> Layout | None:

@@ -58,7 +58,10 @@ def bind(op: Op) -> Bound:
         results_terms = spelling.results * len(op.results)  # split, unbind: every result alike
     else:
         results_terms = spelling.results
-    results = [spell(t, len(type.shape), keepdim) for t, type in zip(results_terms, op.results, strict=True)]
+    results = [
+        spell(t, len(type.shape), keepdim) if type.dtype != "none" else []
+        for t, type in zip(results_terms, op.results, strict=True)
+    ]
     sizes = _sizes(op, rule, operands, results, runs)
     bound = Bound(op, rule, operands, results, roles, rule.linear_sets(op, len(spelling.operands)), sizes, runs)
     return _classify(bound)

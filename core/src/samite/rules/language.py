@@ -93,7 +93,7 @@ class Rule:
                 )
         known = operands | {letter.strip("*") for letter in spelling.letters(spelling.results)}
         unknown = (said | named(f"{self.plain} {self.indexes}")) - known
-        if unknown:
+        if unknown and self.text:  # a notation made for one call need not have every letter
             raise RuleError(f"{self.op}: {', '.join(sorted(unknown))} is in no term of {self.text!r}")
 
     def spelling(self, op: Op) -> Spelling:

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from samite.ir.graph import Op
+from samite.ir.graph import Constant, Op
 from samite.rules.language import rule
 
 
-def grouped(op: Op, first: int) -> tuple[str, str]:
-    """The head dims of queries and of keys: "(g r)" and "g" where several query heads share one key head."""
-    queries, keys = op.operands[first].shape, op.operands[first + 1].shape
-    return ("(g r)", "g") if queries[-3] != keys[-3] else ("g", "g")
+def spell(op: Op, queries: int, mask: int, text: str) -> str:
+    """`text` with {b} for the batch dims, {h} and {g} for the heads of queries and of keys, {m} for the mask.
 
-
-def mask_term(op: Op, shape: tuple[int, ...], heads: str) -> str:
-    """The attention mask broadcasts over batch, heads and queries."""
-    full = ["b", heads, "S", "T"][-len(shape) :]
-    return " ".join("1" if n == 1 else letter for n, letter in zip(shape, full, strict=True))
+    `queries` is the operand number of the queries, `mask` the argument that is the attention mask.
+    """
+    q, k = op.operands[queries].shape, op.operands[queries + 1].shape
+    grouped = q[-3] != k[-3]
+    heads, keys = ("(g r)", "g") if grouped else ("g", "g")
+    batch = [f"b{i}" for i in range(len(q) - 3)]
+    present = not isinstance(op.form[mask], Constant)
+    shape = op.operands[mask].shape if present else ()
+    full = [*batch, heads, "S", "T"]
+    letters = full[len(full) - len(shape) :]
+    masked = " ".join("1" if n == 1 else letter for n, letter in zip(shape, letters, strict=True))
+    return text.format(b=" ".join(batch), h=heads, g=keys, m=f"?({masked})" if present else "?(.)")
 
 
 def forward(op: Op) -> str:
-    q, k = grouped(op, 0)
-    mask = f", {mask_term(op, op.operands[3].shape, q)}" if len(op.operands) == 4 else ""
-    return f"b {q} S E, b {k} T E, b {k} T F{mask} -> b {q} S F, b {q} S"
+    return spell(op, 0, 3, "{b} {h} S E, {b} {g} T E, {b} {g} T F, {m} -> {b} {h} S F, {b} {h} S")
 
 
 def backward(op: Op) -> str:
-    q, k = grouped(op, 1)
-    mask = f", {mask_term(op, op.operands[6].shape, q)}" if len(op.operands) == 7 else ""
-    return (
-        f"b {q} S F, b {q} S E, b {k} T E, b {k} T F, b {q} S F, b {q} S{mask}"
-        f" -> b {q} S E, b {k} T E, b {k} T F"
+    return spell(
+        op,
+        1,
+        4,
+        "{b} {h} S F, {b} {h} S E, {b} {g} T E, {b} {g} T F, {m}, {b} {h} S F, {b} {h} S"
+        " -> {b} {h} S E, {b} {g} T E, {b} {g} T F",
     )
 
 
-rule("samite.sdpa", forward, whole="r")
-rule("samite.sdpa_backward", backward, whole="r", linear="0")
+rule("samite.sdpa", forward)
+rule("samite.sdpa_backward", backward, sum="r", linear="0")

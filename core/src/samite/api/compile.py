@@ -1,0 +1,170 @@
+"""`samite.compile`: a function over plain PyTorch objects becomes programs on a mesh, one per structure of its call."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Literal, cast, overload
+
+import torch
+
+from samite.api.mesh import mesh as make_mesh
+from samite.api.program import Built, build
+from samite.api.step import Step
+from samite.errors import CaptureError, InputError, PlacementError
+from samite.frontend import Capture, StateTree, capture
+from samite.layout import Layout
+from samite.mesh import Mesh
+from samite.passes.constrain import Placements
+from samite.runtime.session import session_of
+from samite.tensor import Tensor
+
+__all__ = ["Compiled", "compile"]
+
+log = logging.getLogger("samite")
+
+Function = Callable[..., Any]
+
+
+class Compiled:
+    """A compiled function. Call it as the original; `lower` shows the program of a call without running it."""
+
+    def __init__(self, fn: Function, mesh: Mesh, placements: Placements, mode: str | None) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self.fn, self.mesh, self.placements, self.mode = fn, mesh, placements, mode
+        self._steps: dict[Hashable, Step] = {}
+        self._calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tree = StateTree.from_call(self.fn, args, kwargs)
+        key = tree.key()
+        step = self._steps.get(key)
+        if step is None:
+            step = self._steps[key] = self._compile(tree)
+        self._calls += 1
+        return step.run(tree, torch.initial_seed() + self._calls - 1)
+
+    def lower(self, *args: Any, keep_text: tuple[str, ...] = (), **kwargs: Any) -> tuple[Capture, Built]:
+        """Capture a call and run the passes; nothing is executed. `keep_text` names passes whose module to keep."""
+        return self._lower(StateTree.from_call(self.fn, args, kwargs), keep_text)
+
+    def _compile(self, tree: StateTree) -> Step:
+        if self._steps:
+            log.info("%s: compiling again, the call has another structure", self.__name__)
+        _check_devices(tree, self.mesh)
+        try:
+            captured, built = self._lower(tree, ())
+        except CaptureError as error:
+            raise self._explained(error, tree) from error
+        # A call that creates or removes state (the first step of an optimizer) is not repeated: optimising it is waste.
+        once = bool(captured.deleted) or any(r.kind == "state" and r.argument < 0 for r in captured.results)
+        mode = "aten" if once else self._mode()
+        return Step(captured, built, session_of(self.mesh), {"mode": mode})
+
+    def _lower(self, tree: StateTree, keep_text: tuple[str, ...]) -> tuple[Capture, Built]:
+        from samite.config import Settings
+
+        captured = capture(self.fn, tree=tree)
+        built = build(
+            captured,
+            self.mesh,
+            self.placements,
+            name=self.__name__,
+            bucket_bytes=int(Settings().bucket_bytes),
+            layouts=_current_layouts(tree, self.mesh),
+            keep_text=keep_text,
+        )
+        return captured, built
+
+    def _mode(self) -> str:
+        from samite.config import Settings
+
+        return self.mode or Settings().mode
+
+    def _explained(self, error: CaptureError, tree: StateTree) -> CaptureError:
+        """What cannot be captured may be an argument that differs from those of the calls before."""
+        for step in self._steps.values():
+            for spec in step.capture.arguments:
+                if spec.kind != "input" or spec.name not in tree.by_name:
+                    continue
+                given = tree.leaf(spec.name).get()
+                assert given is not None
+                if (tuple(given.shape), given.dtype) != (spec.shape, spec.dtype):
+                    now, before = f"{tuple(given.shape)} {given.dtype}", f"{spec.shape} {spec.dtype}"
+                    return cast(
+                        CaptureError,
+                        InputError(
+                            f"{spec.name} is {now}, earlier calls had {before}, and with it: {error.what}",
+                            where=error.where,
+                            help=f"pass {spec.name} as before, or mend the line",
+                        ),
+                    )
+        return error
+
+
+def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:
+    """Layouts of the arguments that lie on this mesh already: a second program takes them as they are."""
+    found: dict[str, Layout] = {}
+    session = session_of(mesh)
+    for leaf in tree.leaves:
+        value = leaf.get()
+        if isinstance(value, Tensor) and value.remote.session is session and value.remote.on_workers:
+            found[leaf.name] = value.remote.layout
+    return found
+
+
+def _check_devices(tree: StateTree, mesh: Mesh) -> None:
+    for leaf in tree.leaves:
+        value = leaf.get()
+        if value is not None and value.device.type != "cpu" and mesh.backends[0] == "cpu":
+            raise InputError(
+                f"{leaf.name} is on {value.device}, the mesh ({mesh}) computes on the cpu", help="move it: x.cpu()"
+            )
+
+
+@overload
+def compile(fn: Function, /) -> Compiled: ...
+@overload
+def compile(
+    fn: Function,
+    /,
+    *,
+    mesh: Mesh | None = None,
+    placements: Placements | Literal["auto"] = "auto",
+    mode: Literal["aten", "inductor"] | None = None,
+) -> Compiled: ...
+@overload
+def compile(
+    *,
+    mesh: Mesh | None = None,
+    placements: Placements | Literal["auto"] = "auto",
+    mode: Literal["aten", "inductor"] | None = None,
+) -> Callable[[Function], Compiled]: ...
+def compile(
+    fn: Function | None = None,
+    /,
+    *,
+    mesh: Mesh | None = None,
+    placements: Placements | Literal["auto"] = "auto",
+    mode: Literal["aten", "inductor"] | None = None,
+) -> Compiled | Callable[[Function], Compiled]:
+    """Compile a function (a whole training step, a forward, a module) for a mesh; also a decorator.
+
+    `mesh` is where it runs, by default one device. `placements` says how arguments are laid out, by name or pattern:
+    {"tokens": {"dp": Shard(0)}, "model.blocks.*.up.weight": {"tp": Shard(0)}}; what it leaves open, and everything
+    between, follows by least communication. `mode` is how the backend executes, by default as configured.
+
+    The first call of each structure (shapes, dtypes, non-tensor arguments, optimizer state that is there) compiles.
+    Afterwards parameters, buffers, gradients and optimizer state are `samite.Tensor` handles, and so is what the
+    function returns.
+    """
+    if fn is None:
+        return lambda fn: compile(fn, mesh=mesh, placements=placements, mode=mode)
+    if placements == "auto":
+        placements = {}
+    if not isinstance(placements, Mapping):
+        raise PlacementError(f'placements must be "auto" or a mapping of names, have {placements!r}')
+    if mesh is None:
+        mesh = make_mesh(engine="inprocess", d=1)
+    return Compiled(fn, mesh, placements, mode)

@@ -1,0 +1,33 @@
+"""`samite.mesh`: a mesh from names and sizes, its engine chosen by where the script runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from samite.errors import MeshError
+from samite.mesh import Mesh
+
+__all__ = ["mesh"]
+
+
+def mesh(
+    backend: str | Sequence[str] | None = None, /, *, engine: str | None = None, options: object = None, **axes: int
+) -> Mesh:
+    """A mesh of devices with named axes: `samite.mesh("cpu", dp=2, tp=2)`. Nothing starts before it is used.
+
+    `backend` is a name or an ordered list of names, by default the configured ones. `engine` is "local" (processes of
+    this machine), "lockstep" (all ranks simulated in this process), "inprocess" (one rank), or "torchrun" (this process
+    is a rank, the default where torchrun started it). `options` go to the engine. Raises MeshError.
+    """
+    from samite.config import Settings
+
+    if not axes:
+        raise MeshError("a mesh needs an axis", help='name one with its size: samite.mesh("cpu", dp=2)')
+    configured = Settings()
+    names = configured.backends if backend is None else (backend,) if isinstance(backend, str) else tuple(backend)
+    chosen = engine or configured.engine
+    if chosen == "auto":
+        chosen = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ or "SAMITE_SPMD" in os.environ else "local"
+    given = tuple(sorted(dict(options or {}).items()))  # type: ignore[call-overload]
+    return Mesh(tuple(axes), tuple(axes.values()), names, chosen, given)

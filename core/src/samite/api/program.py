@@ -1,0 +1,62 @@
+"""From a captured call to a program: import, passes, interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from samite.frontend import Capture
+from samite.hal.program import Argument, Program, Result
+from samite.ir.graph import scan
+from samite.layout import Layout
+from samite.mesh import Mesh
+from samite.passes.base import PassRecord
+from samite.passes.constrain import Placements
+
+__all__ = ["Built", "build"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program, and what the passes did to make it."""
+
+    program: Program
+    records: tuple[PassRecord, ...]
+
+
+def build(
+    capture: Capture,
+    mesh: Mesh,
+    placements: Placements,
+    *,
+    name: str,
+    bucket_bytes: int,
+    layouts: Mapping[str, Layout] | None = None,
+    keep_text: Sequence[str] = (),
+) -> Built:
+    """Raises PlacementError, RuleMissing, LayoutError, VerifyError, each with the user's line where an op is to blame.
+
+    `layouts` are those that arguments have already; the user's placements are stronger.
+    """
+    from samite.ir.importer import import_graph
+    from samite.passes.pipeline import default_passes, run_passes
+
+    module = import_graph(
+        capture.graph.graph,
+        arguments=[(a.name, a.owner) for a in capture.arguments],
+        aliases=[r.argument for r in capture.results],
+        mesh=mesh,
+    )
+    module, records = run_passes(
+        module, default_passes(placements, layouts or {}, bucket_bytes), keep_text
+    )
+    graph = scan(module)
+    arguments = tuple(
+        Argument(spec.name, spec.kind, a.type.dtype, Layout.parse(a.layout))
+        for spec, a in zip(capture.arguments, graph.arguments, strict=True)
+    )
+    results = tuple(
+        Result(spec.name, graph.types[value].dtype, Layout.parse(layout), spec.argument)
+        for spec, value, layout in zip(capture.results, graph.returns, graph.return_layouts, strict=True)
+    )
+    return Built(Program(name, mesh, str(module), arguments, results), tuple(records))
