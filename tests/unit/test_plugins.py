@@ -45,6 +45,10 @@ class EnginePlugin:
         return {"nowhere": NullEngine}
 
 
+class ExtensionOfNothing:
+    pass
+
+
 BACKEND = """
     from samite.hal import hookimpl
 
@@ -179,6 +183,15 @@ def test_a_name_of_both_api_versions_is_usable(site) -> None:
         ("acme-new", "1.0", "samite.v1.backends", "fpga", backend("fpga", RETURNS_NULL)),
     )
     assert registry.driver("fpga")
+    (info,) = registry.listing()
+    assert (info.state, info.full_name) == ("active", "acme/fpga/v1")
+
+
+def test_a_misspelled_name_is_recognised(empty: Registry) -> None:
+    empty.register("gpu_triton", ExtensionOfNothing)
+    with pytest.raises(BackendMissing) as error:
+        empty.hooks(["gpu_tritn"])
+    assert error.value.help == 'did you mean "gpu_triton"? Otherwise: pip install samite-gpu-tritn'
 
 
 def test_asking_for_an_engine_as_backend_says_so(empty: Registry) -> None:

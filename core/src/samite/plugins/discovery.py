@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal, cast
 
 from samite.errors import BackendMissing, PluginError, nearest
@@ -65,8 +66,11 @@ class Catalogue:
             raise PluginError(f'"{name}" asks for plugin API v{version}; this Samite has v{API_VERSION}')
         there = self.named(short)
         if not there:
+            names = self._installed_names(kind)
+            close = get_close_matches(short, names, n=1)
             raise BackendMissing(
-                f'"{name}" is not installed (installed: {self._installed_names(kind)})', help=how_to_install(short)
+                f'"{name}" is not installed (installed: {", ".join(names) or "none"})',
+                help=(f'did you mean "{close[0]}"? Otherwise: ' if close else "") + how_to_install(short),
             )
         fitting = [candidate for candidate in there if candidate.version == API_VERSION]
         if not fitting:
@@ -83,7 +87,7 @@ class Catalogue:
             )
         if kind and fitting[0].kind != kind:
             raise BackendMissing(
-                f'"{short}" is no {kind} (installed: {self._installed_names(kind)})',
+                f'"{short}" is no {kind} (installed: {", ".join(self._installed_names(kind)) or "none"})',
                 help=f"{fitting[0].origin} provides it as {fitting[0].kind}",
             )
         return fitting[0]
@@ -93,9 +97,8 @@ class Catalogue:
             self._installed = [_candidate(entry) for entry in self._entries()]
         return self._installed + list(self._added.values())
 
-    def _installed_names(self, kind: Kind | None) -> str:
-        names = {c.name for c in self._all() if kind in (None, c.kind) and c.version == API_VERSION}
-        return ", ".join(sorted(names)) or "none"
+    def _installed_names(self, kind: Kind | None) -> list[str]:
+        return sorted({c.name for c in self._all() if kind in (None, c.kind) and c.version == API_VERSION})
 
 
 def installed() -> list[importlib.metadata.EntryPoint]:

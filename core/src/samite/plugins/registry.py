@@ -113,7 +113,8 @@ class Registry:
 
     def _try(self, name: str) -> PluginInfo:
         candidates = self._catalogue.named(name)
-        first, origin = candidates[0], ", ".join(candidate.origin for candidate in candidates)
+        first = next((each for each in candidates if each.version == API_VERSION), candidates[0])
+        origin = ", ".join(candidate.origin for candidate in candidates)
         try:
             if first.kind != "extension":
                 (self.driver if first.kind == "backend" else self.engine)(name)
