@@ -87,9 +87,9 @@ class StandIns:
 
 def _stand_in(tensor: Tensor, value: Tensor, role: Role) -> Tensor:
     if isinstance(tensor, nn.Parameter):
-        made = nn.Parameter(value.detach(), requires_grad=tensor.requires_grad)
+        made = nn.Parameter(value, requires_grad=tensor.requires_grad)
     else:
-        made = value.detach().requires_grad_(tensor.requires_grad)
+        made = value.detach().requires_grad_() if tensor.requires_grad else value
     if role in ("parameter", "buffer"):
         _copy_attributes(tensor, made)
     for hook in (tensor._backward_hooks or {}).values():

@@ -62,8 +62,7 @@ class Step:
             foreign = Foreign(self.tree)
             with self._modes(seed, foreign):
                 returned = self.tree.call.run([standins.replace(v) for v in self.tree.call.values])
-            with torch.no_grad():
-                results = [*self._outputs(returned, foreign), *self._leaves(standins), *self._created(standins)]
+            results = [*self._outputs(returned, foreign), *self._leaves(standins), *self._created(standins)]
             for result in results:
                 foreign.check_result(result)
             return tuple(results)
@@ -103,7 +102,7 @@ class Step:
             if isinstance(leaf, Tensor):
                 self.constants.append(TENSOR)
                 self.outcomes.append(Outcome(path_name(("output", *path)), "output"))
-                yield leaf.detach()
+                yield leaf
             else:
                 self.constants.append(leaf)
 
@@ -125,7 +124,7 @@ class Step:
                 self.deleted.append(at)
             else:
                 self.outcomes.append(Outcome(leaf.name, "state", at, leaf.owner))
-                yield value.detach()
+                yield value
 
     def _created(self, standins: StandIns) -> Iterator[Tensor]:
         """Gradients and optimizer state that were absent before."""
@@ -134,13 +133,13 @@ class Step:
             name = f"{leaf.name}.grad"
             if leaf.role in ("parameter", "input") and name not in known and tensor.grad is not None:
                 self.outcomes.append(Outcome(name, "state", -1, leaf.name))
-                yield tensor.grad.detach()
+                yield tensor.grad
         for prefix, (_, at) in self.tree.state_names.items():
             for key, value in self._entries(prefix, standins).items():
                 name = f"{prefix}.{key}"
                 if isinstance(value, Tensor) and name not in known:
                     self.outcomes.append(Outcome(name, "state", -1, self.tree.leaves[at].name))
-                    yield value.detach()
+                    yield value
                 elif not isinstance(value, Tensor):
                     self._check_constant(name, value)
 

@@ -1,22 +1,15 @@
-"""The two traces of a capture.
-
-The first runs the user's function on stand-ins, through autograd and the optimizer, and records ATen ops as they reach
-the devices, in-place ones included. The second runs that graph under functionalisation: a mutated argument becomes one
-more result.
-"""
+"""The trace of a capture: the user's function on stand-ins, through autograd and the optimizer, as ATen ops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-import torch.fx.traceback
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from samite.frontend.decompositions import table
+from samite.frontend.functionalizing import functionalize
 from samite.frontend.refusals import refusing
 from samite.frontend.state import StateTree
 from samite.frontend.stepping import Step
@@ -39,7 +32,7 @@ def trace(tree: StateTree) -> tuple[GraphModule, Step]:
             graph = make_fx(step, tracing_mode="fake", decomposition_table=table())(*arguments)
         step.recorder.finish()
         with torch.no_grad():
-            return _functionalize(graph, arguments), step
+            return functionalize(graph, arguments), step
 
 
 def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
@@ -52,10 +45,3 @@ def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
         device = next((f.device for f in fakes if f.dim()), torch.device("cpu"))
         return [*fakes, torch.empty((), dtype=torch.int64, device=device)]
 
-
-def _functionalize(graph: GraphModule, arguments: Sequence[Tensor]) -> GraphModule:
-    def again(*values: Tensor) -> object:
-        with torch.fx.traceback.preserve_node_meta():
-            return Interpreter(graph).run(*values)
-
-    return make_fx(torch.func.functionalize(again, remove="mutations"), tracing_mode="fake")(*arguments)

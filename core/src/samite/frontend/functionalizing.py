@@ -1,0 +1,192 @@
+"""Making a traced graph functional: each in-place op becomes an op and a new value.
+
+Nearly all mutation in a training step is of whole tensors (parameters, optimizer state, statistics, gradients), and is
+undone here on the graph itself, without tracing it again. What is left, writing through a view that is not all there is
+of its tensor, goes the general way: a second trace under `torch.func.functionalize`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx.traceback
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+__all__ = ["functionalize", "functionalize_by_trace"]
+
+aten = torch.ops.aten
+
+
+class _PartialWrite(Exception):
+    """A write through a view while the rest of its tensor is still read."""
+
+
+def functionalize(module: GraphModule, arguments: Sequence[Tensor]) -> GraphModule:
+    """The same function without mutation; `arguments` are fakes. Mutated arguments are not copied back."""
+    try:
+        return GraphModule(module, _Functionalizer(module.graph).run())
+    except _PartialWrite:
+        return functionalize_by_trace(module, arguments)
+
+
+def functionalize_by_trace(module: GraphModule, arguments: Sequence[Tensor]) -> GraphModule:
+    def again(*values: Tensor) -> object:
+        with torch.fx.traceback.preserve_node_meta():
+            return Interpreter(module).run(*values)
+
+    functional = make_fx(torch.func.functionalize(again, remove="mutations"), tracing_mode="fake")(*arguments)
+    for node in functional.graph.find_nodes(op="call_function", target=aten.copy_.default):
+        functional.graph.erase_node(node)  # into a mutated argument, whose new value is a result
+    return functional
+
+
+class _Functionalizer:
+    """Rebuilds a graph op by op.
+
+    Nodes of the old graph form trees: a view's parent is the node that it is a view of, a root owns its data. The
+    result of an in-place op is a view, of all, of what it wrote. `values` are the new nodes, each with the version of
+    its root that it was made from: when the root is written, its views are made again at their next use.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.old, self.new = graph, Graph()
+        self.parent: dict[Node, Node] = {}
+        self.family: dict[Node, list[Node]] = {}  # root -> its views
+        self.whole: set[Node] = set()  # views that are all of their parent, in its shape
+        self.values: dict[Node, tuple[Node, int]] = {}
+        self.version: dict[Node, int] = {}
+        self.last_use = {n: at for at, user in enumerate(graph.nodes) for n in user.all_input_nodes}
+
+    def run(self) -> Graph:
+        for at, node in enumerate(self.old.nodes):
+            if _is_mutable(node):
+                self._write(node, at)
+                continue
+            if _is_view(node, self.parent):
+                self._adopt(node, node.all_input_nodes[0], whole=node.target in _WHOLE)
+            self.values[node] = self._emit(node), self._now(node)
+        return self.new
+
+    def _emit(self, node: Node) -> Node:
+        return self.new.node_copy(node, self._read)
+
+    def _adopt(self, node: Node, parent: Node, whole: bool) -> None:
+        self.parent[node] = parent
+        self.family.setdefault(self._root(node), []).append(node)
+        if whole:
+            self.whole.add(node)
+
+    def _root(self, node: Node) -> Node:
+        while node in self.parent:
+            node = self.parent[node]
+        return node
+
+    def _now(self, node: Node) -> int:
+        return self.version.get(self._root(node), 0)
+
+    def _read(self, node: Node) -> Node:
+        """The new node that holds what `node` is now."""
+        value, version = self.values[node]
+        if version != self._now(node):
+            value = self._read(self.parent[node]) if node in self.whole else self._emit(node)
+            self.values[node] = value, self._now(node)
+        return value
+
+    def _write(self, node: Node, at: int) -> None:
+        target = _written(node)
+        while target in self.whole:
+            target = self.parent[target]
+        if target in self.parent:
+            self._cut(target, at)
+        value = self._result(node)
+        self.version[target] = self.version.get(target, 0) + 1
+        self.values[target] = value, self.version[target]
+        self._adopt(node, target, whole=True)
+        self.values[node] = self.values[target]
+
+    def _cut(self, view: Node, at: int) -> None:
+        """Make `view` a root: nobody reads the rest of its tensor any more, or _PartialWrite."""
+        root, now = self._root(view), self._now(view)
+        below = [node for node in self.family[root] if self._is_below(node, view)]
+        others = [root, *(node for node in self.family[root] if node not in below)]
+        if any(self.last_use.get(node, -1) > at for node in others):
+            raise _PartialWrite
+        self._read(view)
+        del self.parent[view]
+        self.family[root], self.family[view] = others[1:], [node for node in below if node is not view]
+        self.version[view] = now
+
+    def _is_below(self, node: Node, view: Node) -> bool:
+        while node is not view and node in self.parent:
+            node = self.parent[node]
+        return node is view
+
+    def _result(self, node: Node) -> Node:
+        """The value that `node` writes, in the shape and dtype of what it overwrites."""
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._read)
+        old, name = args[0], node.target._schema.name  # type: ignore[union-attr]
+        if name == "aten::detach_":
+            return old
+        if name == "aten::zero_":
+            return self._call(node, aten.full.default, (old.meta["val"].shape, 0), dtype=old.meta["val"].dtype)
+        if name == "aten::fill_" and not isinstance(args[1], Node):
+            return self._call(node, aten.full.default, (old.meta["val"].shape, args[1]), dtype=old.meta["val"].dtype)
+        value = args[1] if name in ("aten::copy_", "aten::fill_") else self._call(node, _functional(node), args, **kwargs)
+        return self._like(node, value, old.meta["val"])
+
+    def _like(self, node: Node, value: Node, old: Tensor) -> Node:
+        if value.meta["val"].dtype != old.dtype:
+            value = self._call(node, aten._to_copy.default, (value,), dtype=old.dtype)
+        if value.meta["val"].shape != old.shape:
+            value = self._call(node, aten.expand.default, (value, list(old.shape)))
+        return value
+
+    def _call(self, node: Node, op: OpOverload, args: Any, **kwargs: Any) -> Node:
+        made = self.new.call_function(op, args, kwargs)
+        made.meta = dict(node.meta)
+        fakes = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+        with node.meta["val"].fake_mode:
+            made.meta["val"] = op(*fakes[0], **fakes[1])
+        return made
+
+
+_WHOLE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
+
+
+def _is_mutable(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
+def _is_view(node: Node, views: Mapping[Node, Node]) -> bool:
+    if isinstance(node.target, OpOverload):
+        return any(argument.alias_info is not None for argument in node.target._schema.arguments)
+    return node.target is operator.getitem and node.args[0] in views
+
+
+def _written(node: Node) -> Node:
+    """What an in-place op writes: its first argument, and nothing else."""
+    first, *others = node.target._schema.arguments  # type: ignore[union-attr]
+    target = node.args[0] if node.args else None
+    if not isinstance(target, Node) or not _writes(first) or any(_writes(other) for other in others):
+        raise _PartialWrite
+    return target
+
+
+def _writes(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _functional(node: Node) -> OpOverload:
+    """The out-of-place form of an in-place op: the same name without the underscore."""
+    namespace, name = node.target._schema.name.split("::")  # type: ignore[union-attr]
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    overload = getattr(packet, node.target._overloadname, None)  # type: ignore[union-attr]
+    if not name.endswith("_") or overload is None:
+        raise _PartialWrite
+    return overload
