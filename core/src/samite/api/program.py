@@ -38,6 +38,7 @@ def build(
 
     `layouts` are those that arguments have already; the user's placements are stronger.
     """
+    from samite.ir.build import text
     from samite.ir.importer import import_graph
     from samite.passes.pipeline import default_passes, run_passes
 
@@ -59,4 +60,4 @@ def build(
         Result(spec.name, graph.types[value].dtype, Layout.parse(layout), spec.argument)
         for spec, value, layout in zip(capture.results, graph.returns, graph.return_layouts, strict=True)
     )
-    return Built(Program(name, mesh, str(module), arguments, results), tuple(records))
+    return Built(Program(name, mesh, text(module), arguments, results), tuple(records))

@@ -18,7 +18,7 @@ from samite.ir.context import TensorType, context, mlir_type
 from samite.ir.dialect import encode, mesh_attribute
 from samite.ir.graph import ARGUMENT_ATTRIBUTES, Argument, Constant, Form, Graph, ListOf, Op, Slot, scan
 
-__all__ = ["Builder", "Value", "empty_module", "parse", "rewrite", "verify"]
+__all__ = ["Builder", "Value", "empty_module", "parse", "rewrite", "text", "verify"]
 
 Value = Any  # torch_mlir.ir.Value; only builders touch them
 
@@ -43,6 +43,11 @@ def parse(text: str | bytes) -> Any:
             return ir.Module.parse(text)
         except ir.MLIRError as error:
             raise VerifyError(f"the module does not parse: {error}") from None
+
+
+def text(module: Any, *, locations: bool = True) -> str:
+    """The module as MLIR text, with the users' lines unless told otherwise."""
+    return module.operation.get_asm(enable_debug_info=locations)
 
 
 def verify(module: Any, after: str = "") -> None:

@@ -1,7 +1,7 @@
 """bucket_collectives: all_reduces that can wait for one another travel as one.
 
 Ops run in program order as long as they depend on no all_reduce that is held back. When nothing else can run, the bucket
-held back last goes: it is the one that the program waits for. So the gradients of data parallelism meet before the
+opened last goes: it is the one that the program waits for. So the gradients of data parallelism meet before the
 optimizer, while an activation that is needed at once goes alone. A bucket holds one kind of reduction over one set of
 axes, of one dtype.
 """
@@ -43,7 +43,7 @@ class _Bucketer:
     def __init__(self, graph: Graph, build: Builder, bucket_bytes: int) -> None:
         self.graph, self.build, self.limit = graph, build, bucket_bytes
         self.values: dict[int, Value] = {}
-        self.open: dict[Any, _Bucket] = {}  # in the order in which they were last added to
+        self.open: dict[Any, _Bucket] = {}  # in the order in which they were opened
         self.users = graph.users()
         self.missing = [len(set(node.operands)) for node in graph.nodes]
         self.ready = [index for index, count in enumerate(self.missing) if count == 0]
@@ -77,8 +77,7 @@ class _Bucketer:
     def _hold(self, node: Node) -> None:
         literals, type = node.op.literals, node.op.operands[0]
         key = (literals["axes"], literals["reduce_type"], type.dtype)
-        bucket = self.open.pop(key, None) or _Bucket()
-        self.open[key] = bucket
+        bucket = self.open.setdefault(key, _Bucket())
         bucket.nodes.append(node)
         bucket.nbytes += prod(type.shape) * itemsize(type.dtype)
         if bucket.nbytes >= self.limit:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from samite.errors import PassMissing, nearest
+from samite.ir.build import text as asm
 from samite.ir.dialect import read_mesh
 from samite.ir.graph import scan
 from samite.layout import Layout
@@ -47,7 +48,7 @@ def run_passes(module: Any, passes: Sequence[Pass], keep_text: Sequence[str] = (
         started = time.perf_counter()
         module = step.run(module)
         seconds = time.perf_counter() - started
-        text = str(module) if step.name in keep_text else ""
+        text = asm(module) if step.name in keep_text else ""
         records.append(PassRecord(step.name, seconds, *_measure(module), text=text))
     return module, records
 

@@ -17,7 +17,7 @@ from samite.errors import LayoutError, SamiteError
 from samite.ir.build import Builder, Value, rewrite
 from samite.ir.dialect import read_mesh
 from samite.ir.graph import Argument, Graph, Node, scan
-from samite.layout import Layout, plan
+from samite.layout import Layout, axes_of, plan, without
 from samite.passes.traffic import itemsize
 from samite.rules.binding import bind
 from samite.rules.planning import OpPlan, plan_op, settle
@@ -169,13 +169,17 @@ class _Placement:
         for node, choice in zip(reversed(self.graph.nodes), reversed(self.choices), strict=True):
             wish: list[Layout | None] = []
             for result, layout in zip(node.results, choice.settled, strict=True):
-                asked = _agreed(demands[result]) if not layout.axes else None
+                asked = _agreed(demands[result])
+                if asked is not None and layout.axes and (asked == layout or not _same_split(asked, layout)):
+                    asked = None
                 if asked is not None:
                     wishes[result] = asked
                 wish.append(asked)
             made = choice.plan
             if any(w is not None for w in wish):
-                have = tuple(self.layouts[o] for o in node.operands)
+                # Operands do not vote for axes that the wish lays out in another way than they do.
+                moot = {a for w, r in zip(wish, node.results, strict=True) if w and self.layouts[r].axes for a in w.axes}
+                have = tuple(_unsplit(self.layouts[o], moot).canonical(self.mesh) for o in node.operands)
                 made = _plan(node, have, tuple(wish), self.mesh)
             for operand, need in zip(node.operands, made.needs, strict=True):
                 if need.axes and not need.owed:
@@ -186,10 +190,14 @@ class _Placement:
         return _Placement(self.graph, self.mesh, given, wishes)
 
     def _asked_of_arguments(self, demands: list[list[Layout]]) -> list[Layout | None]:
+        """Unconstrained arguments take what most users ask for. A constraint says which axes split a dim, not how: the
+        weight of a fused qkv, three times as tall as its heads, may have each third split."""
         found = list(self.given)
-        for index, argument in enumerate(self.graph.arguments):
-            if found[index] is None and not argument.owner and demands[index]:
-                found[index] = Counter(demands[index]).most_common(1)[0][0]
+        for index, (argument, given) in enumerate(zip(self.graph.arguments, self.given, strict=True)):
+            others = (d for d in demands[index] if given is None or (d != given and _same_split(d, given)))
+            asked = Counter(others).most_common(1)
+            if asked and not argument.owner:
+                found[index] = asked[0][0]
         return found
 
     # ---- the placed module ----------------------------------------------------------------------------------------
@@ -241,6 +249,14 @@ def _plan(
         except LayoutError as error:
             raise LayoutError(f"{node.op}: {error.what}", where=node.source.line, help=error.help) from error
     return found
+
+
+def _unsplit(layout: Layout, axes: set[str]) -> Layout:
+    return Layout(without(layout.dims, axes), layout.kind, layout.owed) if axes else layout
+
+
+def _same_split(asked: Layout, given: Layout) -> bool:
+    return [axes_of(d) for d in asked.dims] == [axes_of(d) for d in given.dims]
 
 
 def _agreed(demands: list[Layout]) -> Layout | None:

@@ -122,6 +122,12 @@ def _votes(
                 for letter, f in zip(group, parts, strict=len(group) > 0)
                 if axes_of(f)
             )
+            if len(group) > 1:  # a split that fits no letter of the dim may go to the minor one that can take it
+                heard = {a for f in parts for a in axes_of(f)}
+                rest = tuple(a for a in axes_of(dim) if a not in heard)
+                letter = next((x for x in reversed(group) if x in bound.splittable), "")
+                if rest and letter:
+                    votes.append(_Vote(0, operand, letter, (Factor(bound.sizes[letter], rest),)))
 
     for i, (groups, layout) in enumerate(zip(bound.operands, have, strict=True)):
         add(-prod(layout.shape), i, groups, layout)
