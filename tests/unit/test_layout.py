@@ -144,9 +144,6 @@ def test_canonical_is_the_same_map_and_its_own_canonical(
     assert (Simulator(mesh).gather(buffers, same) == numbers(shape)).all()
 
 
-DTYPES = ("float64", "float32", "bfloat16", "float8_e5m2", "int64", "int8", "uint8", "uint64", "bool")
-
-
 @pytest.mark.parametrize("kind", REDUCE)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int8", "uint8", "uint64", "bool"])
 def test_identity_is_neutral(kind: str, dtype: str) -> None:

@@ -37,7 +37,7 @@ def test_every_pair_of_placements(mesh: Mesh, shape: tuple[int, ...], kind: str)
         check(src, dst, mesh)
 
 
-@settings(max_examples=150)
+@settings(max_examples=2000)
 @given(st.data(), st.sampled_from([(4, 4), (8, 2), (5, 3), (3, 3, 2)]))
 def test_pairs_of_placements_on_three_axes(data: st.DataObject, shape: tuple[int, ...]) -> None:
     words = st.sampled_from([Replicate(), Partial(), *map(Shard, range(len(shape)))])
@@ -45,7 +45,7 @@ def test_pairs_of_placements_on_three_axes(data: st.DataObject, shape: tuple[int
     check(src, dst, CUBE)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data(), meshes(), shapes(), st.sampled_from(["float64", "int64"]))
 def test_any_pair_of_layouts(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...], dtype: str) -> None:
     check(data.draw(layouts(mesh, shape)), data.draw(layouts(mesh, shape)), mesh, dtype)
@@ -94,7 +94,7 @@ def test_data_parallel_gradients_are_reduced_where_they_stay() -> None:
     assert verbs("[8, 6:b] sum(a)", "[8, 6:b.a]") == ["reduce_scatter a"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=2000)
 @given(st.data(), meshes(), shapes())
 def test_no_dearer_than_through_the_whole(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> None:
     src, dst = data.draw(layouts(mesh, shape)), data.draw(layouts(mesh, shape))

@@ -9,7 +9,8 @@ from samite.layout.conversion import from_placements, to_placements
 from samite.layout.factor import Dim, Factor, axes_of, canonical, merge, places, split, without
 from samite.layout.identity import IDENTITY, identity
 from samite.layout.layout import Layout
-from samite.layout.resharding import Plan, Step, bytes_moved, plan
+from samite.layout.resharding import bytes_moved, plan
+from samite.layout.steps import Plan, Step, Verb
 from samite.layout.views import regroup
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Layout",
     "Plan",
     "Step",
+    "Verb",
     "axes_of",
     "bytes_moved",
     "canonical",
