@@ -1,9 +1,9 @@
 """Samite lays one ordinary PyTorch program over a mesh of unlike devices.
 
-    mesh = samite.mesh("cpu", dp=2, tp=2)
+mesh = samite.mesh("cpu", dp=2, tp=2)
 
-    @samite.compile(mesh=mesh, placements={"tokens": {"dp": Shard(0)}, "targets": {"dp": Shard(0)}})
-    def train_step(model, optimizer, tokens, targets): ...
+@samite.compile(mesh=mesh, placements={"tokens": {"dp": Shard(0)}, "targets": {"dp": Shard(0)}})
+def train_step(model, optimizer, tokens, targets): ...
 """
 
 from __future__ import annotations

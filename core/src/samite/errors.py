@@ -145,7 +145,9 @@ class OutOfMemory(SamiteError):
 class WorkerError(SamiteError):
     """A worker raised. `rank` is the worker's; `remote_traceback` is its formatted traceback."""
 
-    def __init__(self, what: str, *, rank: int = -1, remote_traceback: str = "", where: str = "", help: str = "") -> None:
+    def __init__(
+        self, what: str, *, rank: int = -1, remote_traceback: str = "", where: str = "", help: str = ""
+    ) -> None:
         super().__init__(what, where=where, help=help)
         self.rank, self.remote_traceback = rank, remote_traceback
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from samite.frontend import Capture
 from samite.hal.program import Argument, Program, Result
-from samite.ir.graph import scan
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.base import PassRecord
@@ -38,7 +37,6 @@ def build(
 
     `layouts` are those that arguments have already; the user's placements are stronger.
     """
-    from samite.ir.build import text
     from samite.ir.importer import import_graph
     from samite.passes.pipeline import default_passes, run_passes
 
@@ -48,10 +46,8 @@ def build(
         aliases=[r.argument for r in capture.results],
         mesh=mesh,
     )
-    module, records = run_passes(
-        module, default_passes(placements, layouts or {}, bucket_bytes), keep_text
-    )
-    graph = scan(module)
+    module, records = run_passes(module, default_passes(placements, layouts or {}, bucket_bytes), keep_text)
+    graph = module.graph
     arguments = tuple(
         Argument(spec.name, spec.kind, a.type.dtype, Layout.parse(a.layout))
         for spec, a in zip(capture.arguments, graph.arguments, strict=True)
@@ -60,4 +56,4 @@ def build(
         Result(spec.name, graph.types[value].dtype, Layout.parse(layout), spec.argument)
         for spec, value, layout in zip(capture.results, graph.returns, graph.return_layouts, strict=True)
     )
-    return Built(Program(name, mesh, text(module), arguments, results), tuple(records))
+    return Built(Program(name, mesh, module.text(), arguments, results), tuple(records))

@@ -13,58 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from samite.errors import VerifyError
 from samite.ir.context import TensorType, context, mlir_type
-from samite.ir.dialect import encode, mesh_attribute
-from samite.ir.graph import ARGUMENT_ATTRIBUTES, Argument, Constant, Form, Graph, ListOf, Op, Slot, scan
+from samite.ir.dialect import encode
+from samite.ir.graph import ARGUMENT_ATTRIBUTES, Argument, Constant, Form, Graph, ListOf, Op, Slot
+from samite.ir.module import Module
 
-__all__ = ["Builder", "Value", "empty_module", "parse", "rewrite", "text", "verify"]
+__all__ = ["Builder", "Value", "rewrite"]
 
 Value = Any  # torch_mlir.ir.Value; only builders touch them
-
-
-def empty_module(mesh: Any = None) -> Any:
-    """A module with `#dist.mesh` where a mesh is given."""
-    from torch_mlir import ir
-
-    with context(), ir.Location.unknown():
-        module = ir.Module.create()
-        if mesh is not None:
-            module.operation.attributes["dist.mesh"] = mesh_attribute(mesh)
-        return module
-
-
-def parse(text: str | bytes) -> Any:
-    """A module from MLIR text or bytecode. Raises VerifyError with MLIR's diagnostics."""
-    from torch_mlir import ir
-
-    with context():
-        try:
-            return ir.Module.parse(text)
-        except ir.MLIRError as error:
-            raise VerifyError(f"the module does not parse: {error}") from None
-
-
-def text(module: Any, *, locations: bool = True) -> str:
-    """The module as MLIR text, with the users' lines unless told otherwise."""
-    return module.operation.get_asm(enable_debug_info=locations)
-
-
-def verify(module: Any, after: str = "") -> None:
-    """Raise VerifyError with MLIR's diagnostics if an invariant is broken."""
-    from torch_mlir import ir
-
-    with context():
-        try:
-            module.operation.verify()
-        except ir.MLIRError as error:
-            raise VerifyError(f"the module is broken{f' after {after}' if after else ''}: {error}") from None
 
 
 class Builder:
     """Appends ops to a new function. Constants are written once, at their first use."""
 
-    def __init__(self, module: Any, name: str, arguments: Sequence[Argument]) -> None:
+    def __init__(self, module: Module, name: str, arguments: Sequence[Argument]) -> None:
         from torch_mlir import ir
         from torch_mlir.dialects import func
 
@@ -72,7 +34,7 @@ class Builder:
         self._context = context()
         self._unknown = ir.Location.unknown(self._context)
         self._constants: dict[Any, Value] = {}
-        with self._context, self._unknown, ir.InsertionPoint(module.body):
+        with self._context, self._unknown, ir.InsertionPoint(module.mlir.body):
             types = [mlir_type(a.type) for a in arguments]
             self._function = func.FuncOp(name, (types, []))
             self._types = types
@@ -184,7 +146,7 @@ class Builder:
         return tuple(values[r] for r in graph.returns)
 
     def inline_all(self, graph: Graph, keep: Sequence[bool] | None = None) -> list[Value]:
-        """A function's own body over this function's arguments, locations kept; of its nodes those that `keep` names."""
+        """A function's own body over this function's arguments, locations kept; of its nodes those that `keep` has."""
         values: dict[int, Value] = dict(enumerate(self.arguments))
         for index, node in enumerate(graph.nodes):
             if keep is None or keep[index]:
@@ -260,19 +222,17 @@ _LIST_RESULTS = frozenset(
 
 
 def rewrite(
-    module: Any,
+    module: Module,
     body: Callable[[Graph, Builder], Sequence[Value]],
     arguments: Sequence[Argument] | None = None,
     return_layouts: Sequence[str] | None = None,
-) -> Any:
+) -> Module:
     """The one wrapper over rewriting: `main` of `module` is read, `body` builds its successor in a new module.
 
     `arguments` and `return_layouts` are the new function's, where they differ from the old ones. Aliases stay.
     """
-    graph = scan(module)
-    made = empty_module()
-    if "dist.mesh" in module.operation.attributes:
-        made.operation.attributes["dist.mesh"] = module.operation.attributes["dist.mesh"]
+    graph = module.graph
+    made = Module.empty(module.mesh_attribute)
     with Builder(made, graph.name, graph.arguments if arguments is None else arguments) as build:
         layouts = graph.return_layouts if return_layouts is None else return_layouts
         build.finish(body(graph, build), graph.aliases, layouts)

@@ -14,7 +14,7 @@ from typing import Any
 from samite.errors import LayoutError
 from samite.layout import Layout
 
-__all__ = ["ALGORITHMS", "REDUCE_TYPES", "dist_dialect", "encode", "decode", "mesh_attribute", "read_mesh"]
+__all__ = ["ALGORITHMS", "REDUCE_TYPES", "decode", "dist_dialect", "encode", "mesh_attribute", "read_mesh"]
 
 REDUCE_TYPES = ("sum", "max", "min", "prod")
 ALGORITHMS = ("auto", "direct", "ring", "tree", "hierarchical")
@@ -187,9 +187,7 @@ def dist_dialect() -> Any:
         dim: ir.IntegerAttr
         reduce_type: ir.StringAttr
         out: Result[Any]
-        verify_invariants = check(
-            lambda op: axes_ok(op) and reduce_ok(op) and resized_ok(op, None, integer(op, "dim"))
-        )
+        verify_invariants = check(lambda op: axes_ok(op) and reduce_ok(op) and resized_ok(op, None, integer(op, "dim")))
 
     class AllToAll(OverAxes, name="all_to_all"):
         split_dim: ir.IntegerAttr

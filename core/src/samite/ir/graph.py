@@ -1,4 +1,4 @@
-"""A function of a module as plain data: what passes read. `scan` walks the IR once; nothing here holds an operation.
+"""A function of a module as plain data: what passes read. `scan_function` walks the IR once; nothing here holds an operation.
 
 Values are numbered: arguments first, then results in program order. Constants and list constructions are folded into
 the ops that use them, so a `Node` is a torch op as its schema writes it: tensor operands by number, the rest by value.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,21 @@ from samite.errors import UnsupportedOp, VerifyError
 from samite.ir.context import TensorType, tensor_type
 from samite.ir.dialect import decode
 
-__all__ = ["ARGUMENT_ATTRIBUTES", "Argument", "Constant", "Form", "Graph", "ListOf", "Node", "Op", "Slot", "Source", "function", "overload", "scan"]
+__all__ = [
+    "ARGUMENT_ATTRIBUTES",
+    "Argument",
+    "Constant",
+    "Form",
+    "Graph",
+    "ListOf",
+    "Node",
+    "Op",
+    "Slot",
+    "Source",
+    "function",
+    "overload",
+    "scan_function",
+]
 
 
 class Slot(NamedTuple):
@@ -57,7 +71,7 @@ class Source(NamedTuple):
     op: int = -1
 
 
-@lru_cache(maxsize=None)
+@cache
 def overload(name: str) -> torch._ops.OpOverload:
     """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa". UnsupportedOp if there is none."""
     namespace, packet, *rest = name.split(".")
@@ -169,7 +183,7 @@ class Graph:
         return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def read_source(location: Any) -> Source:
     from torch_mlir import ir
 
@@ -206,8 +220,8 @@ def function(module: Any, name: str = "main") -> Any:
     raise VerifyError(f"the module has no function {name!r}")
 
 
-def scan(module: Any, name: str = "main") -> Graph:
-    """Read a function of one block. Raises VerifyError where it holds what no pass of Samite understands."""
+def scan_function(module: Any, name: str = "main") -> Graph:
+    """Read a function of one block of an MLIR module. Raises VerifyError where it holds what no pass understands."""
     return _Scan(function(module, name)).graph
 
 
@@ -247,7 +261,9 @@ class _Scan:
         elif name == "torch.prim.ListUnpack":
             node = self.lists.pop(operation.operands[0])
             node.results = tuple(self._number(r) for r in operation.results)
-            node.op = intern_op(node.op.name, node.op.form, node.op.operands, tuple(self.types[r] for r in node.results))
+            node.op = intern_op(
+                node.op.name, node.op.form, node.op.operands, tuple(self.types[r] for r in node.results)
+            )
         elif name == "func.return":
             self.graph.returns = tuple(self.numbers[v] for v in operation.operands)
             results = _attributes(self.function, "res_attrs", len(self.graph.returns))

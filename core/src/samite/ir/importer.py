@@ -11,7 +11,8 @@ import torch
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
 from samite.ir.context import TensorType, context
 from samite.ir.dialect import encode, mesh_attribute
-from samite.ir.graph import Graph, function, scan
+from samite.ir.graph import Graph, function
+from samite.ir.module import Module
 
 __all__ = ["import_graph", "trace"]
 
@@ -24,7 +25,7 @@ def import_graph(
     aliases: Sequence[int] = (),
     mesh: Any = None,
     name: str = "main",
-) -> Any:
+) -> Module:
     """A module whose function `name` is the FX graph: one argument a placeholder.
 
     `arguments` are (name, owner) of each, `aliases` the argument that each result replaces, or -1. Every node needs a
@@ -38,10 +39,10 @@ def import_graph(
         importer = FxImporter(context=context(), config_check=False, graph_node_importer_cls=node_importer)
         importer._cc = located_cache(context(), py_attr_tracker=importer._py_attr_tracker)
         importer.import_stateless_graph(graph, func_name=name)
-        module = importer.module
+        module = Module(importer.module)
         if mesh is not None:
-            module.operation.attributes["dist.mesh"] = mesh_attribute(mesh)
-        made = function(module, name)
+            module.mlir.operation.attributes["dist.mesh"] = mesh_attribute(mesh)
+        made = function(module.mlir, name)
         if arguments:
             named = [{"samite.name": encode(n)} | ({"samite.owner": encode(o)} if o else {}) for n, o in arguments]
             made.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in named])
@@ -73,7 +74,7 @@ def trace(body: Callable[..., Any], operands: Sequence[TensorType]) -> Graph:
             node.replace_all_uses_with(node.args[0])
             traced.graph.erase_node(node)
     traced.graph.eliminate_dead_code()
-    return scan(import_graph(traced.graph))
+    return import_graph(traced.graph).graph
 
 
 def _mutates(node: torch.fx.Node) -> bool:

@@ -10,10 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
-from samite.ir.build import parse
 from samite.ir.collectives import join_axes
-from samite.ir.dialect import read_mesh
-from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload, scan
+from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload
+from samite.ir.module import Module
 
 __all__ = ["graph_to_fx", "to_fx"]
 
@@ -34,8 +33,8 @@ def to_fx(program: Lowerable) -> torch.fx.GraphModule:
     Collectives are ops of `torch.ops.samite`. Every node has its `TensorType`s in meta["types"] and its `Source` in
     meta["source"].
     """
-    module = parse(program.module)
-    return graph_to_fx(scan(module), read_mesh(module.operation.attributes["dist.mesh"]))
+    module = Module.parse(program.module)
+    return graph_to_fx(module.graph, module.mesh)
 
 
 def graph_to_fx(graph: Graph, mesh: Mapping[str, int]) -> torch.fx.GraphModule:

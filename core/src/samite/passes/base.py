@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+from samite.ir.module import Module
 
 __all__ = ["Pass", "PassRecord"]
 
@@ -13,7 +15,7 @@ class Pass(Protocol):
 
     name: str
 
-    def run(self, module: Any) -> Any:
+    def run(self, module: Module) -> Module:
         """The rewritten module; the old one is not used afterwards."""
         ...
 

@@ -16,6 +16,7 @@ from typing import Any
 from samite.ir.build import Builder, Value, rewrite
 from samite.ir.context import TensorType
 from samite.ir.graph import Constant, Graph, ListOf, Node, Slot
+from samite.ir.module import Module
 from samite.passes.traffic import itemsize
 
 __all__ = ["BucketCollectives"]
@@ -35,7 +36,7 @@ class BucketCollectives:
     def __init__(self, bucket_bytes: int = 25 << 20) -> None:
         self.bucket_bytes = bucket_bytes
 
-    def run(self, module: Any) -> Any:
+    def run(self, module: Module) -> Module:
         return rewrite(module, lambda graph, build: _Bucketer(graph, build, self.bucket_bytes).run())
 
 

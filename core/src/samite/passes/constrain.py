@@ -8,8 +8,8 @@ from typing import Any
 
 from samite.errors import PlacementError, nearest
 from samite.ir.build import rewrite
-from samite.ir.dialect import read_mesh
-from samite.ir.graph import Argument, scan
+from samite.ir.graph import Argument
+from samite.ir.module import Module
 from samite.layout import Layout, from_placements
 from samite.placement import as_placement
 
@@ -29,9 +29,9 @@ class Constrain:
         """`layouts` are of arguments that lie somewhere already; placements are stronger."""
         self.placements, self.layouts = placements, layouts or {}
 
-    def run(self, module: Any) -> Any:
-        mesh = read_mesh(module.operation.attributes["dist.mesh"])
-        arguments = scan(module).arguments
+    def run(self, module: Module) -> Module:
+        mesh = module.mesh
+        arguments = module.graph.arguments
         self._refuse_unknown(arguments)
         made = [self._constrained(a, mesh) for a in arguments]
         return rewrite(module, lambda graph, build: build.inline_all(graph), made)

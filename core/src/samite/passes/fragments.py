@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ def local_type(type: TensorType, layout: Layout, mesh: Mapping[str, int]) -> Ten
     return TensorType(layout.local_shape(mesh), type.dtype)
 
 
-@lru_cache(maxsize=None)
+@cache
 def reshard_graph(src: Layout, dst: Layout, dtype: str, mesh_items: MeshItems) -> Graph:
     """The collectives and local steps from one layout to another."""
     mesh = dict(mesh_items)
@@ -82,7 +82,7 @@ class LocalOp:
     body: Graph | None
 
 
-@lru_cache(maxsize=None)
+@cache
 def local_op(op: Op, needs: tuple[Layout, ...], results: tuple[Layout, ...], mesh_items: MeshItems) -> LocalOp:
     """Raises VerifyError if the op's rule has no plan with these layouts."""
     mesh = dict(mesh_items)

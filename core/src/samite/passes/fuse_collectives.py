@@ -13,6 +13,7 @@ from typing import Any
 
 from samite.ir.build import Builder, Value, rewrite
 from samite.ir.graph import Graph, Node, intern_op
+from samite.ir.module import Module
 from samite.passes.dead_code import live
 
 __all__ = ["FuseCollectives"]
@@ -21,7 +22,7 @@ __all__ = ["FuseCollectives"]
 class FuseCollectives:
     name = "fuse_collectives"
 
-    def run(self, module: Any) -> Any:
+    def run(self, module: Module) -> Module:
         return rewrite(module, lambda graph, build: _Fuser(graph).write(build))
 
 
@@ -29,13 +30,12 @@ class _Fuser:
     """Works on the graph's nodes: `same` maps a value to the one that now stands for it."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
         self.users = graph.users()
         self.made_by: dict[int, Node] = {}
         self.same: dict[int, int] = {}
         self.known: dict[tuple[Any, tuple[int, ...]], int] = {}
-        graph.nodes = [self._fused(node) for node in graph.nodes]
-        graph.returns = tuple(self.same.get(r, r) for r in graph.returns)
+        nodes = [self._fused(node) for node in graph.nodes]
+        self.graph = replace(graph, nodes=nodes, returns=tuple(self.same.get(r, r) for r in graph.returns))
 
     def _fused(self, node: Node) -> Node:
         node = replace(node, operands=tuple(self.same.get(o, o) for o in node.operands))

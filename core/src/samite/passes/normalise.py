@@ -4,7 +4,7 @@ equal ops of one phase become one; what nobody uses goes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from samite.ir.build import Builder, Value, rewrite
 from samite.ir.graph import Graph, Node, Op, Slot, overload
 from samite.ir.importer import trace
+from samite.ir.module import Module
 from samite.passes.dead_code import live
 
 __all__ = ["DECOMPOSITIONS", "Normalise"]
@@ -74,11 +75,11 @@ _SAME = frozenset(("aten.detach", "aten.alias", "aten.clone", "aten.lift_fresh_c
 class Normalise:
     name = "normalise"
 
-    def run(self, module: Any) -> Any:
+    def run(self, module: Module) -> Module:
         return rewrite(module, _normalise)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _decomposed(op: Op) -> Graph | None:
     function = DECOMPOSITIONS.get(op.name)
     if function is None:

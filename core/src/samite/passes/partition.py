@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from samite.ir.build import Builder, Value, rewrite
-from samite.ir.dialect import read_mesh
-from samite.ir.graph import Graph, Node, scan
+from samite.ir.graph import Graph, Node
+from samite.ir.module import Module
 from samite.layout import Layout
 from samite.passes.fragments import MeshItems, local_op, local_type, reshard_graph
 
@@ -17,13 +15,11 @@ __all__ = ["Partition"]
 class Partition:
     name = "partition"
 
-    def run(self, module: Any) -> Any:
+    def run(self, module: Module) -> Module:
         """Needs a placed module: every argument and every result of an op has a layout."""
-        mesh = read_mesh(module.operation.attributes["dist.mesh"])
-        graph = scan(module)
-        arguments = [
-            a._replace(type=local_type(a.type, Layout.parse(a.layout), mesh)) for a in graph.arguments
-        ]
+        mesh = module.mesh
+        graph = module.graph
+        arguments = [a._replace(type=local_type(a.type, Layout.parse(a.layout), mesh)) for a in graph.arguments]
         return rewrite(module, lambda graph, build: _Partitioner(graph, build, mesh).run(), arguments)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from samite.errors import PassMissing, nearest
-from samite.ir.build import text as asm
-from samite.ir.dialect import read_mesh
-from samite.ir.graph import scan
+from samite.ir.module import Module
 from samite.layout import Layout
 from samite.passes.base import Pass, PassRecord
 from samite.passes.bucket_collectives import BucketCollectives
@@ -37,7 +34,9 @@ def default_passes(placements: Placements, layouts: Mapping[str, Layout], bucket
     ]
 
 
-def run_passes(module: Any, passes: Sequence[Pass], keep_text: Sequence[str] = ()) -> tuple[Any, list[PassRecord]]:
+def run_passes(
+    module: Module, passes: Sequence[Pass], keep_text: Sequence[str] = ()
+) -> tuple[Module, list[PassRecord]]:
     """The module after all passes, and a record of each; the text is kept after the passes named in `keep_text`."""
     unknown = set(keep_text) - {p.name for p in passes}
     if unknown:
@@ -48,12 +47,11 @@ def run_passes(module: Any, passes: Sequence[Pass], keep_text: Sequence[str] = (
         started = time.perf_counter()
         module = step.run(module)
         seconds = time.perf_counter() - started
-        text = asm(module) if step.name in keep_text else ""
+        text = module.text() if step.name in keep_text else ""
         records.append(PassRecord(step.name, seconds, *_measure(module), text=text))
     return module, records
 
 
-def _measure(module: Any) -> tuple[int, int]:
-    mesh = read_mesh(module.operation.attributes["dist.mesh"])
-    graph = scan(module)
-    return len(graph.nodes), sum(c.nbytes for c in collectives(graph, mesh))
+def _measure(module: Module) -> tuple[int, int]:
+    graph = module.graph
+    return len(graph.nodes), sum(c.nbytes for c in collectives(graph, module.mesh))

@@ -15,8 +15,8 @@ from typing import Any
 
 from samite.errors import LayoutError, SamiteError
 from samite.ir.build import Builder, Value, rewrite
-from samite.ir.dialect import read_mesh
-from samite.ir.graph import Argument, Graph, Node, scan
+from samite.ir.graph import Argument, Graph, Node
+from samite.ir.module import Module
 from samite.layout import Layout, axes_of, plan, without
 from samite.passes.traffic import itemsize
 from samite.rules.binding import bind
@@ -30,19 +30,17 @@ ROUNDS = 3
 class Place:
     name = "place"
 
-    def run(self, module: Any) -> Any:
+    def run(self, module: Module) -> Module:
         """Arguments with a layout keep it; all others get one. Nothing that the function returns is owed."""
-        mesh = read_mesh(module.operation.attributes["dist.mesh"])
-        graph = scan(module)
+        mesh = module.mesh
+        graph = module.graph
         best = _Placement(graph, mesh, [_given(a) for a in graph.arguments], {})
         for _ in range(ROUNDS):
             better = best.improved()
             if better is None or better.moved > best.moved:
                 break
             best = better
-        arguments = [
-            a._replace(layout=str(layout)) for a, layout in zip(graph.arguments, best.layouts, strict=False)
-        ]
+        arguments = [a._replace(layout=str(layout)) for a, layout in zip(graph.arguments, best.layouts, strict=False)]
         returns = [str(layout) for layout in best.return_layouts()]
         return rewrite(module, lambda graph, build: best.write(build), arguments, returns)
 
@@ -178,7 +176,9 @@ class _Placement:
             made = choice.plan
             if any(w is not None for w in wish):
                 # Operands do not vote for axes that the wish lays out in another way than they do.
-                moot = {a for w, r in zip(wish, node.results, strict=True) if w and self.layouts[r].axes for a in w.axes}
+                moot = {
+                    a for w, r in zip(wish, node.results, strict=True) if w and self.layouts[r].axes for a in w.axes
+                }
                 have = tuple(_unsplit(self.layouts[o], moot).canonical(self.mesh) for o in node.operands)
                 made = _plan(node, have, tuple(wish), self.mesh)
             for operand, need in zip(node.operands, made.needs, strict=True):
@@ -238,9 +238,7 @@ class _Placement:
 _plans: dict[Any, OpPlan] = {}
 
 
-def _plan(
-    node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, ...], mesh: dict[str, int]
-) -> OpPlan:
+def _plan(node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, ...], mesh: dict[str, int]) -> OpPlan:
     key = (node.op, have, wish, tuple(mesh.items()))
     found = _plans.get(key)
     if found is None:

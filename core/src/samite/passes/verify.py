@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from samite.errors import VerifyError
-from samite.ir.build import verify
-from samite.ir.dialect import read_mesh
-from samite.ir.graph import scan
+from samite.ir.module import Module
 from samite.layout import Layout
 
 __all__ = ["Verify"]
@@ -21,14 +17,16 @@ class Verify:
 
     name = "verify"
 
-    def run(self, module: Any) -> Any:
-        verify(module)
-        mesh = read_mesh(module.operation.attributes["dist.mesh"])
-        graph = scan(module)
+    def run(self, module: Module) -> Module:
+        module.verify()
+        mesh = module.mesh
+        graph = module.graph
         for argument in graph.arguments:
             local = Layout.parse(argument.layout).local_shape(mesh)
             if local != argument.type.shape:
-                raise VerifyError(f"{argument.name}: {argument.layout} is {local} on a rank, have {argument.type.shape}")
+                raise VerifyError(
+                    f"{argument.name}: {argument.layout} is {local} on a rank, have {argument.type.shape}"
+                )
         for node in graph.nodes:
             if node.op.name in _GLOBAL:
                 raise VerifyError(f"{node.op.name} is left after partition", where=node.source.line)

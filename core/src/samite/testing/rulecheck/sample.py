@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from samite.errors import RuleError
-from samite.ir.graph import Op, overload, scan
+from samite.ir.graph import Op, overload
 from samite.ir.importer import import_graph
 
 __all__ = ["Fill", "Sample", "bools", "distinct", "floats", "ints", "one_op", "tensors_of"]
@@ -132,7 +132,7 @@ def one_op(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Op:
             for part, value in zip(parts, result, strict=True):
                 part.meta["val"] = value
         graph.output(tuple(parts))
-    nodes = scan(import_graph(graph)).nodes
+    nodes = import_graph(graph).graph.nodes
     if [n.op.name for n in nodes] != [name]:
         raise RuleError(f"a call of {name} is imported as {[n.op.name for n in nodes]}", help="sample that op instead")
     return nodes[0].op

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from samite.errors import SamiteError, VerifyError
-from samite.ir.build import Builder, empty_module
-from samite.ir.graph import Argument, Op, scan
+from samite.ir.build import Builder
+from samite.ir.graph import Argument, Op
+from samite.ir.module import Module
 from samite.layout import Layout
 from samite.lowering import graph_to_fx
 from samite.mesh import Mesh
@@ -61,12 +62,12 @@ def run_case(
 
 def compile_case(op: Op, case: Case, mesh: Mesh):
     """A function from every rank's operands to every rank's results."""
-    module = empty_module(mesh)
+    module = Module.empty(mesh)
     arguments = [Argument(t, layout=str(layout)) for t, layout in zip(op.operands, case.needs, strict=True)]
     with Builder(module, "main", arguments) as build:
         made = build.op(op, build.arguments, op.results, layouts=[str(layout) for layout in case.results])
         build.finish([v for v, t in zip(made, op.results, strict=True) if t.dtype != "none"])
-    local = graph_to_fx(scan(Partition().run(module)), mesh)
+    local = graph_to_fx(Partition().run(module).graph, mesh)
     code = generate(local, op.name)
     mains = [code.bind(mesh, rank) for rank in range(mesh.size)]
 
