@@ -1,4 +1,4 @@
-"""A function of a module as plain data: what passes read. `scan_function` walks the IR once; nothing here holds an operation.
+"""A function of a module as plain data, which is what passes read. Nothing here holds an operation.
 
 Values are numbered: arguments first, then results in program order. Constants and list constructions are folded into
 the ops that use them, so a `Node` is a torch op as its schema writes it: tensor operands by number, the rest by value.
@@ -6,7 +6,7 @@ the ops that use them, so a `Node` is a torch op as its schema writes it: tensor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -29,7 +29,9 @@ __all__ = [
     "Slot",
     "Source",
     "function",
+    "intern_op",
     "overload",
+    "read_source",
     "scan_function",
 ]
 
@@ -161,8 +163,8 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """A function. `types` has the type of every numbered value; `aliases` the argument that each return replaces, or -1;
-    `return_layouts` the texts of the returns' layouts, once `place` has run."""
+    """A function. `types` has the type of every numbered value; `aliases` the argument that each return replaces, or -1
+    if none; `return_layouts` the texts of the returns' layouts, once `place` has run."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -312,12 +314,3 @@ def _attributes(function: Any, key: str, count: int) -> list[dict[str, Any]]:
     if key not in function.attributes:
         return [{} for _ in range(count)]
     return [{named.name: named.attr.value for named in attributes} for attributes in function.attributes[key]]
-
-
-def slots(form: Form) -> Iterator[Slot]:
-    """The tensor operands of a form, in order."""
-    for item in form:
-        if isinstance(item, Slot):
-            yield item
-        elif isinstance(item, ListOf):
-            yield from (i for i in item.items if isinstance(i, Slot))

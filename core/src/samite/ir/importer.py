@@ -1,4 +1,4 @@
-"""FX → MLIR: torch-mlir's importer, with Samite's collectives as `dist` ops and the user's source lines as locations."""
+"""FX → MLIR: torch-mlir's importer, with Samite's collectives as `dist` ops and users' source lines as locations."""
 
 from __future__ import annotations
 

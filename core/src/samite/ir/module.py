@@ -49,8 +49,8 @@ class Module:
 
     @property
     def mesh_attribute(self) -> Any:
-        attributes = self.mlir.operation.attributes
-        return attributes["dist.mesh"] if "dist.mesh" in attributes else None
+        attributes = self.mlir.operation.attributes  # not a dict: it has no default for `get`
+        return attributes["dist.mesh"] if "dist.mesh" in attributes else None  # noqa: SIM401
 
     @cached_property
     def mesh(self) -> dict[str, int]:

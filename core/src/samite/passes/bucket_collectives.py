@@ -1,7 +1,7 @@
 """bucket_collectives: all_reduces that can wait for one another travel as one.
 
-Ops run in program order as long as they depend on no all_reduce that is held back. When nothing else can run, the bucket
-opened last goes: it is the one that the program waits for. So the gradients of data parallelism meet before the
+Ops run in program order as long as they depend on no all_reduce that is held back. When nothing else can run, the
+bucket opened last goes: it is the one that the program waits for. So the gradients of data parallelism meet before the
 optimizer, while an activation that is needed at once goes alone. A bucket holds one kind of reduction over one set of
 axes, of one dtype.
 """
