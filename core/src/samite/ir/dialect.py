@@ -36,10 +36,16 @@ def _mesh_of(op: Any) -> dict[str, int] | None:
     return None
 
 
+@cache
+def _bindings() -> Any:
+    from torch_mlir import ir  # an import statement on the hot path costs more than the call it serves
+
+    return ir
+
+
 def encode(value: Any) -> Any:
     """A string, an int (64 bits) or nested tuples of them as an MLIR attribute."""
-    from torch_mlir import ir
-
+    ir = _bindings()
     if isinstance(value, str):
         return ir.StringAttr.get(value)
     if isinstance(value, int):
@@ -49,8 +55,7 @@ def encode(value: Any) -> Any:
 
 def decode(attribute: Any) -> Any:
     """The inverse of `encode`."""
-    from torch_mlir import ir
-
+    ir = _bindings()
     attribute = attribute.maybe_downcast()  # parameters of our own attributes come as plain `Attribute`
     if isinstance(attribute, ir.ArrayAttr):
         return tuple(decode(a) for a in attribute)

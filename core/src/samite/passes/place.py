@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -65,7 +65,10 @@ class _Placement:
     ) -> None:
         self.graph, self.mesh, self.given, self.wishes = graph, mesh, given, wishes
         self.users = graph.users()
-        self.layouts: list[Layout] = [self._argument(a, g) for a, g in zip(graph.arguments, given, strict=True)]
+        known = {a.name: g for a, g in zip(graph.arguments, given, strict=True) if g is not None}
+        self.layouts: list[Layout] = [
+            self._argument(a, g or known.get(a.owner)) for a, g in zip(graph.arguments, given, strict=True)
+        ]
         self.choices: list[_Choice] = []
         self.producers = {r: index for index, node in enumerate(graph.nodes) for r in node.results}
         self.moved = 0
@@ -76,25 +79,25 @@ class _Placement:
             self._pay(value, want)
 
     def _argument(self, argument: Argument, given: Layout | None) -> Layout:
-        if given is not None:
-            return given.canonical(self.mesh)
-        for owner, layout in zip(self.graph.arguments, self.given, strict=True):
-            if owner.name == argument.owner and layout is not None and layout.shape == argument.type.shape:
-                return layout.canonical(self.mesh)
-        return Layout.replicated(argument.type.shape).canonical(self.mesh)
+        """`given` is its own layout, or that of the parameter whose state it is, if that has its shape."""
+        if given is None or given.shape != argument.type.shape:
+            given = Layout.replicated(argument.type.shape)
+        return _interned(given.canonical(self.mesh))
 
     def _place(self, node: Node) -> None:
-        have = tuple(self.layouts[o] for o in node.operands)
+        haves = tuple(self.layouts[o] for o in node.operands)
         wish = tuple(self.wishes.get(r) for r in node.results)
         try:
-            made = _plan(node, have, wish, self.mesh)
+            made = _plan(node, haves, wish, self.mesh)
         except SamiteError as error:
             error.where = error.where or node.source.line
             raise
         for operand, need in zip(node.operands, made.needs, strict=True):
-            if need == settle(self.layouts[operand]):
-                self._settle_early(operand)
-            self._pay(operand, need)
+            have = self.layouts[operand]
+            if have is not need:
+                if have.owed and need == settle(have):
+                    self._settle_early(operand)
+                self._pay(operand, need)
         # A partial value with several users is settled once, where it is made, or each of them would reduce it.
         settled = tuple(
             self._settled(r, layout) if layout.owed and len(self.users[r]) > 1 else layout
@@ -108,7 +111,7 @@ class _Placement:
 
     def _settled(self, value: int, layout: Layout) -> Layout:
         """With nothing owed: split as the users wish where that is cheaper than whole."""
-        whole, wish = settle(layout), self.wishes.get(value)
+        whole, wish = _interned(settle(layout)), self.wishes.get(value)
         if wish is None or wish.owed:
             return whole
         cheaper = plan(layout, wish, self.mesh).elements < plan(layout, whole, self.mesh).elements
@@ -123,7 +126,7 @@ class _Placement:
         node, choice = self.graph.nodes[index], self.choices[index]
         owed = [o for o, need in zip(node.operands, choice.plan.needs, strict=True) if need.owed]
         if len(owed) == 1 and self.layouts[owed[0]].owed and self._no_larger(owed[0], value):
-            have = tuple(settle(self.layouts[o]) for o in node.operands)
+            have = tuple(_interned(settle(self.layouts[o])) for o in node.operands)
             made = _plan(node, have, (None,) * len(node.results), self.mesh)
             if made.needs == have and made.results == tuple(settle(r) for r in choice.plan.results):
                 self._settle_early(owed[0])
@@ -134,7 +137,7 @@ class _Placement:
                     return
         elements = plan(self.layouts[value], settle(self.layouts[value]), self.mesh).elements
         self.moved += elements * itemsize(self.graph.types[value].dtype)
-        self.layouts[value] = settle(self.layouts[value])
+        self.layouts[value] = _interned(settle(self.layouts[value]))
         settled = tuple(self.layouts[r] for r in node.results)
         self.choices[index] = _Choice(choice.plan, settled)
 
@@ -179,7 +182,7 @@ class _Placement:
                 moot = {
                     a for w, r in zip(wish, node.results, strict=True) if w and self.layouts[r].axes for a in w.axes
                 }
-                have = tuple(_unsplit(self.layouts[o], moot).canonical(self.mesh) for o in node.operands)
+                have = tuple(self._without(self.layouts[o], moot) for o in node.operands)
                 made = _plan(node, have, tuple(wish), self.mesh)
             for operand, need in zip(node.operands, made.needs, strict=True):
                 if need.axes and not need.owed:
@@ -188,6 +191,11 @@ class _Placement:
         if given == list(self.given) and wishes == self.wishes:
             return None
         return _Placement(self.graph, self.mesh, given, wishes)
+
+    def _without(self, layout: Layout, axes: set[str]) -> Layout:
+        if not axes:
+            return layout
+        return _interned(Layout(without(layout.dims, axes), layout.kind, layout.owed).canonical(self.mesh))
 
     def _asked_of_arguments(self, demands: list[list[Layout]]) -> list[Layout | None]:
         """Unconstrained arguments take what most users ask for. A constraint says which axes split a dim, not how: the
@@ -236,6 +244,12 @@ class _Placement:
 
 
 _plans: dict[Any, OpPlan] = {}
+_layouts: dict[Layout, Layout] = {}
+
+
+def _interned(layout: Layout) -> Layout:
+    """The one object of all equal layouts: thousands of values share a few, and most comparisons are of the same."""
+    return _layouts.setdefault(layout, layout)
 
 
 def _plan(node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, ...], mesh: dict[str, int]) -> OpPlan:
@@ -243,14 +257,13 @@ def _plan(node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, ...],
     found = _plans.get(key)
     if found is None:
         try:
-            found = _plans[key] = plan_op(bind(node.op), have, mesh, wish)
+            made = plan_op(bind(node.op), have, mesh, wish)
+            found = _plans[key] = replace(
+                made, needs=tuple(map(_interned, made.needs)), results=tuple(map(_interned, made.results))
+            )
         except LayoutError as error:
             raise LayoutError(f"{node.op}: {error.what}", where=node.source.line, help=error.help) from error
     return found
-
-
-def _unsplit(layout: Layout, axes: set[str]) -> Layout:
-    return Layout(without(layout.dims, axes), layout.kind, layout.owed) if axes else layout
 
 
 def _same_split(asked: Layout, given: Layout) -> bool:
