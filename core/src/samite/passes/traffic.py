@@ -11,7 +11,7 @@ import torch
 
 from samite.ir.graph import Graph, Node, Source
 
-__all__ = ["Collective", "collectives", "itemsize"]
+__all__ = ["Collective", "collectives", "is_collective", "itemsize"]
 
 _VERBS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"))
 
@@ -34,11 +34,16 @@ class Collective:
     dtype: str
 
 
+def is_collective(node: Node) -> bool:
+    """Whether a node moves data between ranks."""
+    return node.op.name.startswith("dist.") and node.op.name.removeprefix("dist.") in _VERBS
+
+
 def collectives(graph: Graph, mesh: Mapping[str, int]) -> Iterator[Collective]:
     """Every collective of a partitioned function, in program order."""
     for node in graph.nodes:
-        verb = node.op.name.removeprefix("dist.")
-        if node.op.name.startswith("dist.") and verb in _VERBS:
+        if is_collective(node):
+            verb = node.op.name.removeprefix("dist.")
             axes: tuple[str, ...] = node.op.literals["axes"]
             type = node.op.operands[0]
             nbytes = _elements(node, verb, prod(mesh[a] for a in axes)) * itemsize(type.dtype)
