@@ -37,7 +37,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
-    backends: Annotated[tuple[str, ...], NoDecode] = Field(("cpu",), min_length=1)
+    backends: Annotated[tuple[str, ...], NoDecode] = Field(default=("cpu",), min_length=1)
     """Backends to load, most wanted first; in a variable they are separated by commas."""
 
     engine: str = "auto"
@@ -49,16 +49,16 @@ class Settings(BaseSettings):
     fallback: Literal["report", "error"] = "report"
     """What becomes of an op that a backend declines: it runs elsewhere and is reported, or compiling fails."""
 
-    threads_per_worker: int = Field(0, ge=0)
+    threads_per_worker: int = Field(default=0, ge=0)
     """Intra-op threads of each worker; 0 shares the cores out evenly."""
 
-    bucket_bytes: ByteSize = Field(ByteSize(25 * 2**20), gt=0)
+    bucket_bytes: ByteSize = Field(default=ByteSize(25 * 2**20), gt=0)
     """Size that gradients are gathered to before one reduction; "25MiB" may be written."""
 
-    max_workers: int = Field(16, ge=1)
+    max_workers: int = Field(default=16, ge=1)
     """The most worker processes that a mesh may start on this machine."""
 
-    timeout_s: float = Field(60.0, gt=0, allow_inf_nan=False)
+    timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for a worker to start and for a peer in a collective."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "warning"

@@ -90,7 +90,7 @@ class Tensor(torch.Tensor):
     _view: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls, remote: Remote, view: torch.Tensor | None = None) -> Tensor:
+    def __new__(cls: type[Tensor], remote: Remote, view: torch.Tensor | None = None) -> Tensor:
         shape = remote.layout.shape if view is None else view.shape
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=remote.dtype, requires_grad=False)
         made.remote, made._view = remote, view

@@ -32,6 +32,7 @@ class Compiled:
 
     def __init__(self, fn: Function, mesh: Mesh, placements: Placements, mode: str | None) -> None:
         functools.update_wrapper(self, fn, updated=())
+        self.name = getattr(fn, "__name__", type(fn).__name__)
         self.fn, self.mesh, self.placements, self.mode = fn, mesh, placements, mode
         self._steps: dict[Hashable, Step] = {}
         self._calls = 0
@@ -51,7 +52,7 @@ class Compiled:
 
     def _compile(self, tree: StateTree) -> Step:
         if self._steps:
-            log.info("%s: compiling again, the call has another structure", self.__name__)
+            log.info("%s: compiling again, the call has another structure", self.name)
         _check_devices(tree, self.mesh)
         try:
             captured, built = self._lower(tree, ())
@@ -70,7 +71,7 @@ class Compiled:
             captured,
             self.mesh,
             self.placements,
-            name=self.__name__,
+            name=self.name,
             bucket_bytes=int(Settings().bucket_bytes),
             layouts=_current_layouts(tree, self.mesh),
             keep_text=keep_text,
@@ -161,10 +162,9 @@ def compile(
     """
     if fn is None:
         return lambda fn: compile(fn, mesh=mesh, placements=placements, mode=mode)
-    if placements == "auto":
-        placements = {}
-    if not isinstance(placements, Mapping):
+    constraints: Any = {} if placements == "auto" else placements
+    if not isinstance(constraints, Mapping):
         raise PlacementError(f'placements must be "auto" or a mapping of names, have {placements!r}')
     if mesh is None:
         mesh = make_mesh(engine="inprocess", d=1)
-    return Compiled(fn, mesh, placements, mode)
+    return Compiled(fn, mesh, cast(Placements, constraints), mode)

@@ -178,7 +178,7 @@ class Builder:
 
     def _item(self, item: Slot | Constant | ListOf, operands: Sequence[Value]) -> Value:
         if isinstance(item, Slot):
-            return operands[item.index]
+            return operands[item.position]
         value = self._constants.get(item)
         if value is not None:
             return value

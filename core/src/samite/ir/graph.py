@@ -6,6 +6,7 @@ the ops that use them, so a `Node` is a torch op as its schema writes it: tensor
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -39,7 +40,7 @@ __all__ = [
 class Slot(NamedTuple):
     """The tensor operand with this index."""
 
-    index: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ class Source(NamedTuple):
 def overload(name: str) -> torch._ops.OpOverload:
     """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa". UnsupportedOp if there is none."""
     namespace, packet, *rest = name.split(".")
+    if namespace == "samite":  # defined by importing these, which a worker may not have done
+        for definition in ("collectives", "random", "sdpa"):
+            importlib.import_module(f"samite.ir.{definition}")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
     except AttributeError as error:
@@ -231,7 +235,6 @@ class _Scan:
     def __init__(self, function: Any) -> None:
         self.numbers: dict[Any, int] = {}
         self.folded: dict[Any, Constant | tuple[str, tuple[Any, ...]]] = {}
-        self.lists: dict[Any, Node] = {}
         types: list[TensorType] = []
         self.types, self.function = types, function
         block = function.regions[0].blocks[0]
@@ -261,13 +264,9 @@ class _Scan:
             result = operation.results[0]
             self.folded[result] = (str(result.type), tuple(operation.operands))
         elif name == "torch.prim.ListUnpack":
-            node = self.lists.pop(operation.operands[0])
-            node.results = tuple(self._number(r) for r in operation.results)
-            node.op = intern_op(
-                node.op.name, node.op.form, node.op.operands, tuple(self.types[r] for r in node.results)
-            )
+            pass  # what it gives are the results of the op that made the list
         elif name == "func.return":
-            self.graph.returns = tuple(self.numbers[v] for v in operation.operands)
+            self.graph.returns = tuple(self._returned(v) for v in operation.operands)
             results = _attributes(self.function, "res_attrs", len(self.graph.returns))
             self.graph.aliases = tuple(named.get("samite.alias", -1) for named in results)
             self.graph.return_layouts = tuple(named.get("dist.layout", "") for named in results)
@@ -294,16 +293,31 @@ class _Scan:
         elif name == "torch.vtensor.literal":
             attributes = (("value", str(operation.attributes["value"])),)
         layouts = decode(operation.attributes["dist.layouts"]) if "dist.layouts" in operation.attributes else ()
-        node = Node(None, tuple(operands), (), operation.location, layouts)  # type: ignore[arg-type]
-        if len(operation.results) == 1 and str(operation.results[0].type).startswith("!torch.list"):
-            self.lists[operation.results[0]] = node
-        else:
-            node.results = tuple(self._number(r) for r in operation.results)
-        types = tuple(self.types[o] for o in operands)
-        node.op = intern_op(
-            name.removeprefix("torch."), form, types, tuple(self.types[r] for r in node.results), attributes
-        )
-        self.graph.nodes.append(node)
+        results = tuple(self._number(r) for r in _unpacked(operation))
+        types = tuple(self.types[o] for o in operands), tuple(self.types[r] for r in results)
+        op = intern_op(name.removeprefix("torch."), form, *types, attributes)
+        self.graph.nodes.append(Node(op, tuple(operands), results, operation.location, layouts))
+
+    def _returned(self, value: Any) -> int:
+        if value in self.numbers:
+            return self.numbers[value]
+        if self.folded.get(value) != Constant.of(None):
+            raise VerifyError(f"a value of type {value.type} is returned where a tensor is needed")
+        number = self._number(value)  # a result that is left out
+        op = intern_op("constant.none", (), (), (self.types[number],))
+        self.graph.nodes.append(Node(op, (), (number,), value.owner.location))
+        return number
+
+
+def _unpacked(operation: Any) -> Sequence[Any]:
+    """An op's results; of an op that returns a list, the results of the op that takes it apart."""
+    results = operation.results
+    if len(results) != 1 or tensor_type(results[0].type) or not str(results[0].type).startswith("!torch.list"):
+        return results
+    users = [use.owner for use in results[0].uses]
+    if len(users) > 1 or any(user.name != "torch.prim.ListUnpack" for user in users):
+        raise VerifyError(f"the list that {operation.name} returns must be unpacked, and once")
+    return users[0].results if users else ()
 
 
 ARGUMENT_ATTRIBUTES = ("samite.name", "dist.layout", "samite.owner")

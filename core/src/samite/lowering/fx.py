@@ -85,7 +85,7 @@ def _call(
 
 def _value(item: Slot | Constant | ListOf, operands: list[torch.fx.Node]) -> Any:
     if isinstance(item, Slot):
-        return operands[item.index]
+        return operands[item.position]
     if isinstance(item, Constant):
         return item.value
     return [_value(i, operands) for i in item.items]

@@ -49,7 +49,8 @@ def filled(value: float | None) -> Callable[..., torch.Tensor]:
 
     def make(x: torch.Tensor, *, fill_value: float | None = None, **literals: Any) -> torch.Tensor:
         size = literals.get("size", list(x.shape))
-        return torch.full(size, fill_value if value is None else value, dtype=literals["_dtype"])
+        chosen: Any = fill_value if value is None else value
+        return torch.full(size, chosen, dtype=literals["_dtype"])
 
     return make
 
