@@ -2,163 +2,195 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
 from samite.errors import RuleError
-from samite.ir.graph import Constant, ListOf, Op, Slot
-from samite.rules.language import Group, Rule, Term, find_rule
+from samite.ir.graph import ListOf, Op, Slot, overload
+from samite.placement import REDUCTIONS
+from samite.rules.language import Rule, find_rule
+from samite.rules.notation import Group, Notation, Term, is_run
 
 __all__ = ["Bound", "bind"]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Bound:
     """`operands` and `results` have one group a dim, runs numbered ("a0", "a1"); `sizes` are global.
 
-    `roles[k]` is the rule's operand that the call's k-th tensor stands for (a list operand has several tensors).
+    `roles[k]` is the rule's operand that the call's k-th tensor stands for (a list operand has several tensors). `runs`
+    has the letters of each run.
     """
 
     op: Op
     rule: Rule
-    operands: list[list[Group]]
-    results: list[list[Group]]
-    roles: tuple[int, ...]
-    linear: tuple[tuple[int, ...], ...]
-    sizes: dict[str, int]
-    runs: dict[str, list[str]]
-    reduced: dict[str, str] = field(default_factory=dict[str, str])
-    stuck: frozenset[str] = frozenset()
-    plain: frozenset[str] = frozenset()
-    indexed: frozenset[str] = frozenset()
-    expanded: dict[str, Any] = field(default_factory=dict[str, Any])
-    splittable: frozenset[str] = frozenset()
+    notation: Notation
+    operands: tuple[tuple[Group, ...], ...] = ()
+    results: tuple[tuple[Group, ...], ...] = ()
+    roles: tuple[int, ...] = (0,)
+    runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def letters(self, words: str) -> frozenset[str]:
         """The letters that these words of the rule mean here: "a" of a run is a0, a1, ..."""
-        return frozenset(letter for word in words.split() for letter in self.runs.get(word.strip("*"), [word]))
+        return frozenset(letter for word in words.split() for letter in self.runs.get(word.strip("*"), (word,)))
+
+    @cached_property
+    def linear(self) -> tuple[tuple[int, ...], ...]:
+        return self.rule.linear_sets(self.op, len(self.notation.operands))
+
+    @cached_property
+    def reduced(self) -> Mapping[str, str]:
+        """Letter -> the kind that it leaves owed if it is split."""
+        return {letter: kind for kind in REDUCTIONS for letter in self.letters(getattr(self.rule, kind))}
+
+    @cached_property
+    def expanded(self) -> Mapping[str, Any]:
+        """Letter -> the expansion to use if it is split."""
+        return {letter: fn for word, fn in self.rule.expand.items() for letter in self.letters(word)}
+
+    @cached_property
+    def plain(self) -> frozenset[str]:
+        return self.letters(self.rule.plain)
+
+    @cached_property
+    def indexed(self) -> frozenset[str]:
+        return self.letters(self.rule.indexes)
+
+    @cached_property
+    def splittable(self) -> frozenset[str]:
+        had = {letter for groups in self.operands for group in groups for letter in group}
+        stuck = (self.letters(self.rule.whole) | {x for x in self.sizes if x[0].isupper()}) - set(self.expanded)
+        return (frozenset(had) | self.indexed) - stuck
 
 
-@lru_cache(maxsize=None)
+@cache
 def bind(op: Op) -> Bound:
     """Raises RuleMissing, or RuleError where the call does not fit its rule's notation."""
     rule = find_rule(op)
     if rule.view is not None:  # factors are regrouped, no dim has a letter
-        return Bound(op, rule, [], [], (0,), (), {}, {})
-    spelling = rule.spelling(op)
-    terms, roles = _operand_terms(op, rule, spelling.operands)
-    where = _positions(op, rule)
-    runs = _run_lengths(op, terms, spelling.results, where)
-    spell = _Speller(op, rule, runs, where)
-    operands = [spell(t, len(type.shape)) for t, type in zip(terms, op.operands, strict=True)]
-    keepdim = bool(op.literals.get("keepdim", False))
-    if len(spelling.results) != len(op.results) and len(spelling.results) == 1:
-        results_terms = spelling.results * len(op.results)  # split, unbind: every result alike
-    else:
-        results_terms = spelling.results
-    results = [
-        spell(t, len(type.shape), keepdim) if type.dtype != "none" else []
-        for t, type in zip(results_terms, op.results, strict=True)
+        return Bound(op, rule, Notation((Term(()),), (Term(()),)))
+    notation = rule.notation(op)
+    terms, roles = _operand_terms(op, rule, notation.operands)
+    results = notation.results
+    if len(results) == 1:
+        results = results * len(op.results)  # split, unbind: every result alike
+    if len(results) != len(op.results):
+        raise RuleError(f'{op}: "{rule}" has {len(results)} results, the call has {len(op.results)}')
+    speller = _Speller(op, rule, terms, results)
+    operands = [speller.spell(t, len(x.shape)) for t, x in zip(terms, op.operands, strict=True)]
+    made = [
+        speller.spell(t, len(x.shape), speller.kept) if x.dtype != "none" else []
+        for t, x in zip(results, op.results, strict=True)
     ]
-    sizes = _sizes(op, rule, operands, results, runs)
-    bound = Bound(op, rule, operands, results, roles, rule.linear_sets(op, len(spelling.operands)), sizes, runs)
-    return _classify(bound)
+    runs = {name: tuple(letters) for name, letters in speller.runs.items()}
+    sizes = _sizes(op, rule, operands, made, runs)
+    return Bound(op, rule, notation, tuple(map(tuple, operands)), tuple(map(tuple, made)), roles, runs, sizes)
 
 
-def _classify(bound: Bound) -> Bound:
-    rule = bound.rule
-    bound.reduced = {l: kind for kind in ("sum", "max", "min", "prod") for l in bound.letters(getattr(rule, kind))}
-    bound.expanded = {l: f for word, f in rule.expand.items() for l in bound.letters(word)}
-    capitals = {letter for letter in bound.sizes if letter[0].isupper()}
-    bound.stuck = (bound.letters(rule.whole) | capitals) - set(bound.expanded)
-    bound.plain, bound.indexed = bound.letters(rule.plain), bound.letters(rule.indexes)
-    had = {l for groups in bound.operands for g in groups for l in g}
-    bound.splittable = (frozenset(had) | bound.indexed) - bound.stuck
-    return bound
-
-
-def _operand_terms(op: Op, rule: Rule, terms: tuple[Term, ...]) -> tuple[list[Term], tuple[int, ...]]:
+def _operand_terms(op: Op, rule: Rule, terms: Sequence[Term]) -> tuple[list[Term], tuple[int, ...]]:
     """The term and the rule's operand number of every tensor of the call."""
-    from samite.ir.graph import overload
-
-    if op.name.startswith("vtensor."):
-        return [], ()
-    schema = overload(op.name)._schema.arguments
-    arguments = [item for a, item in zip(schema, op.form, strict=True) if "Tensor" in str(a.type)]
     found: list[Term] = []
     roles: list[int] = []
     role = 0
-    for item in arguments:
-        tensors = [i for i in item.items if isinstance(i, Slot)] if isinstance(item, ListOf) else [item]
-        if isinstance(item, Constant):
-            tensors = []
-        alike = role < len(terms) and terms[role].list
-        for k, _ in enumerate(tensors):
-            term = role if alike or not isinstance(item, ListOf) else role + k
-            if term >= len(terms):
-                raise RuleError(f"{op}: {rule.text!r} has no term for operand {term}")
-            found.append(terms[term])
-            roles.append(term)
-        role += 1 if alike or not isinstance(item, ListOf) else len(tensors)
+    for tensors in _tensor_arguments(op):
+        listed = tensors is not None and role < len(terms) and terms[role].list
+        # A list that the notation spells out has one term a tensor; an absent operand has a term and no tensor.
+        width = 1 if tensors is None or listed else tensors
+        for k in range(tensors or 0):
+            at = role if listed else role + k
+            if at >= len(terms):
+                raise RuleError(f'{op}: "{rule}" has no term for operand {at}', help="write a term for each tensor")
+            found.append(terms[at])
+            roles.append(at)
+        role += width
     return found, tuple(roles)
 
 
-def _positions(op: Op, rule: Rule) -> list[int]:
-    if not rule.at:
-        return []
-    where = op.literals.get(rule.at)
-    if where is None or where == []:
-        return list(range(len(op.operands[0].shape)))
-    return list(where) if isinstance(where, (list, tuple)) else [int(where)]
-
-
-def _run_lengths(op: Op, terms: list[Term], results: tuple[Term, ...], where: list[int]) -> dict[str, list[str]]:
-    """Every run is as long as its longest appearance; of two runs in a term the second is as long as `at`."""
-    runs: dict[str, list[str]] = {}
-    types = [*op.operands, *op.results]
-    for term, type in zip([*terms, *results], types, strict=False):
-        names = [g[0][1:] for g in term.groups if g and g[0].startswith("*")]
-        if len(names) == 2:
-            runs[names[1]] = [f"{names[1]}{i}" for i in range(len(where))]
-        if names:
-            others = sum(len(runs[g[0][1:]]) if g and g[0][0] == "*" else 1 for g in term.groups if g[:1] != (f"*{names[0]}",))
-            n = max(len(type.shape) - others, len(runs.get(names[0], ())))
-            runs[names[0]] = [f"{names[0]}{i}" for i in range(max(n, 0))]
-    return runs
+def _tensor_arguments(op: Op) -> Iterator[int | None]:
+    """For every argument of the schema that takes tensors, how many it has here; None where it is left out."""
+    if op.name.startswith("vtensor."):  # not an op of torch
+        return
+    for argument, item in zip(overload(op.name)._schema.arguments, op.form, strict=True):
+        if "Tensor" in str(argument.type):
+            if isinstance(item, ListOf):
+                yield sum(isinstance(i, Slot) for i in item.items)
+            else:
+                yield 1 if isinstance(item, Slot) else None
 
 
 class _Speller:
-    def __init__(self, op: Op, rule: Rule, runs: dict[str, list[str]], where: list[int]) -> None:
-        self.op, self.rule, self.runs, self.where = op, rule, runs, where
+    """Turns terms into one group a dim: how long each run is, and at which dims the letters beside it sit."""
 
-    def __call__(self, term: Term, ndim: int, keepdim: bool = False) -> list[Group]:
-        """One group a dim. Runs are aligned right; with `at`, the groups beside one sit where it says."""
-        is_run = [bool(g) and g[0].startswith("*") for g in term.groups]
-        parts: list[list[Group]] = [
-            [(letter,) for letter in self.runs[g[0][1:]]] if run else [g]
-            for g, run in zip(term.groups, is_run, strict=True)
-        ]
-        if not any(is_run):
-            if len(parts) != ndim:
-                raise RuleError(f"{self.op}: {self.rule.text!r} spells {len(parts)} dims, the call has {ndim}")
-            return [g for part in parts for g in part]
-        first = is_run.index(True)
-        head, tail = sum(parts[:first], []), sum(parts[first + 1 :], [])
-        if keepdim and not head and not tail:
-            tail = [()] * len(self.where)
-        beside = len(head) + len(tail)
-        body = parts[first][len(parts[first]) + beside - ndim :]
-        if not self.rule.at or not beside:
+    def __init__(self, op: Op, rule: Rule, terms: Sequence[Term], results: Sequence[Term]) -> None:
+        self.op, self.rule = op, rule
+        self.where = self._positions()
+        self.kept = len(self.where) if op.literals.get("keepdim") else 0
+        self.runs: dict[str, list[str]] = {}
+        for term, type in zip(terms, op.operands, strict=True):
+            self._measure(term, len(type.shape))
+        for term, type in zip(results, op.results, strict=True):
+            beside = any(not is_run(g) for g in term.groups)
+            self._measure(term, len(type.shape) - (0 if beside else self.kept))
+
+    def _positions(self) -> list[int]:
+        if not self.rule.at or not self.op.operands or not self.op.operands[0].shape:
+            return []
+        where = self.op.literals.get(self.rule.at)
+        if where is None or where == []:
+            return list(range(len(self.op.operands[0].shape)))
+        return list(where) if isinstance(where, (list, tuple)) else [int(where)]
+
+    def _measure(self, term: Term, ndim: int) -> None:
+        """A run is as long as its longest appearance; the second one of a term is as long as `at`."""
+        names = [g[0][1:] for g in term.groups if is_run(g)]
+        if not names:
+            return
+        for name in names[1:]:
+            self.runs[name] = [f"{name}{i}" for i in range(len(self.where))]
+        others = len(term.groups) - len(names) + sum(len(self.runs[name]) for name in names[1:])
+        length = max(ndim - others, len(self.runs.get(names[0], ())))
+        self.runs[names[0]] = [f"{names[0]}{i}" for i in range(length)]
+
+    def spell(self, term: Term, ndim: int, kept: int = 0) -> list[Group]:
+        """Runs are aligned right. With `at`, the groups beside one sit where it says; `kept` dims of 1 do so too."""
+        if not any(map(is_run, term.groups)):
+            groups = list(term.groups) or [()] * kept
+            if len(groups) != ndim:
+                raise RuleError(f'{self.op}: "{self.rule}" spells {len(groups)} dims, the call has {ndim}')
+            return groups
+        if ndim == 0:  # a dim of a 0-d tensor may be named, and there is none
+            return []
+        first = next(i for i, g in enumerate(term.groups) if is_run(g))
+        run = [(letter,) for letter in self.runs[term.groups[first][0][1:]]]
+        head, tail = list(term.groups[:first]), list(self._flat(term.groups[first + 1 :]))
+        if kept and not head and not tail:
+            tail = [()] * kept
+        body: list[Group] = list(run[len(run) + len(head) + len(tail) - ndim :])
+        if len(head) + len(tail) + len(body) != ndim:
+            raise RuleError(
+                f'{self.op}: "{self.rule}" spells {len(head) + len(tail)} dims and more, the call has {ndim}'
+            )
+        if not self.rule.at or not (head or tail):
             return head + body + tail
         for position, group in sorted((w % ndim, g) for w, g in zip(self.where, head + tail, strict=True)):
             body.insert(position, group)
         return body
 
+    def _flat(self, groups: Sequence[Group]) -> Iterator[Group]:
+        for group in groups:
+            yield from [(letter,) for letter in self.runs[group[0][1:]]] if is_run(group) else [group]
+
 
 def _sizes(
-    op: Op, rule: Rule, operands: list[list[Group]], results: list[list[Group]], runs: dict[str, list[str]]
+    op: Op,
+    rule: Rule,
+    operands: list[list[Group]],
+    results: list[list[Group]],
+    runs: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
     """Global sizes of the letters. A run's dim of size 1 that broadcasts is respelled as a literal 1."""
     sizes: dict[str, int] = {}
@@ -171,10 +203,13 @@ def _sizes(
     for groups, shape in every:
         for i, (group, n) in enumerate(zip(groups, shape, strict=True)):
             unknown = [letter for letter in group if letter not in sizes]
+            if len(unknown) > 1:
+                raise RuleError(f'{op}: the sizes of {" and ".join(unknown)} in "{rule}" are unknown')
             if unknown:  # the one letter of a compound that stands nowhere alone
                 sizes[unknown[0]] = n // max(prod(sizes[letter] for letter in group if letter != unknown[0]), 1)
             if len(group) == 1 and n == 1 != sizes[group[0]] and group[0] in loose:
                 groups[i] = ()
             elif prod(sizes[letter] for letter in groups[i]) != n:
-                raise RuleError(f"{op}: dim {i} has size {n}, {rule.text!r} wants {group} = {sizes}")
+                known = ", ".join(f"{letter}={sizes[letter]}" for letter in group)
+                raise RuleError(f'{op}: dim {i} has size {n}, "{rule}" wants {known or 1}')
     return sizes

@@ -3,64 +3,47 @@
     rule("mm", "m k, k n -> m n", sum="k", linear="each")
 
 A term spells an operand or a result, one group a dim: a letter is a dim, `*a` a run of dims (only runs broadcast),
-`(g r)` a dim made of two, `1` a dim of one element, `.` a 0-d operand, `?(n)` an operand that may be absent, `[x]` a
-list of operands. A capital letter is a dim that cannot be split. The options are fields of `Rule`.
+`(g r)` a dim made of two, major first, `1` a dim of one element, `.` a 0-d operand, `?(n)` an operand that may be
+absent, `[x]` a list of operands. A capital letter is a dim that cannot be split. One result term serves all results of
+an op that returns a list. The options are fields of `Rule`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from samite.errors import RuleError, RuleMissing, nearest
 from samite.ir.graph import Op
+from samite.rules.notation import Notation, letters, parse
 
-__all__ = ["Group", "Rule", "Spelling", "Term", "find_rule", "parse_spelling", "rule", "rules", "spelled"]
-
-Group = tuple[str, ...]
-"""The letters of one dim, major first; () is a literal 1; ("*a",) is a run."""
-
-
-@dataclass(frozen=True)
-class Term:
-    groups: tuple[Group, ...]
-    optional: bool = False
-    list: bool = False
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """A parsed notation."""
-
-    operands: tuple[Term, ...]
-    results: tuple[Term, ...]
-
-    def letters(self, terms: Iterable[Term]) -> set[str]:
-        return {letter for term in terms for group in term.groups for letter in group}
+__all__ = ["Rule", "find_rule", "rule", "rules"]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How one op carries layouts.
+    """How one op carries layouts. Raises RuleError where the options do not fit the notation.
 
-    `text` is the notation, or a function that gives it for a call (ops whose arguments move dims).
+    `text` is the notation, or a function that gives it for a call (ops whose arguments move dims). Options of such a
+    rule may name letters that some calls lack.
     `sum`, `max`, `min`, `prod`: letters that are reduced; split, they leave the result owed.
     `whole`: letters that cannot be split. `plain`: letters that must be one contiguous factor if split.
-    `at`: the argument that says at which positions the letters beside a run sit; `keepdim` leaves a 1.
+    `at`: the argument that says at which dims the letters beside a run sit; `keepdim` leaves a 1.
     `linear`: operand sets that may be owed (sum) together over axes that no letter uses, "0 1 | 0 2"; "each" is every
         operand alone, "all" is all together; a function gives it for a call. If a summed letter is split, the operands
         of its set that lack it become owed too, so that a bias counts once.
     `indexes`: letters addressed by value. They need no masks, and may be split where only a result has them.
+    `padding`: operand -> what its padding must hold if it holds integers, for kernels that fail on some: an index must
+        be in range, a divisor not 0.
     `local`: `fn(shards, *operands, **literals)` in torch replaces the op on shards, where literals or places change.
     `expand`: letter -> such a function, with explicit collectives, used when that letter is split.
-    `view`: the op only regroups elements in order; `view(op)` gives the result's sizes.
+    `view`: the op only regroups elements in order; `view(op)` gives the result's sizes. Such a rule has no text.
     """
 
     op: str
-    text: str | Callable[[Op], str]
+    text: str | Callable[[Op], str] = ""
     sum: str = ""
     max: str = ""
     min: str = ""
@@ -70,44 +53,30 @@ class Rule:
     at: str = ""
     linear: str | Callable[[Op], str] = ""
     indexes: str = ""
+    padding: Mapping[int, int] = field(default_factory=dict[int, int])
     local: Callable[..., Any] | None = None
     expand: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     view: Callable[[Op], tuple[int, ...]] | None = None
 
     def __post_init__(self) -> None:
+        if bool(self.text) == bool(self.view):
+            raise RuleError(f"{self.op}: a rule has a notation or is a view", help="give one of the two")
         if isinstance(self.text, str) and self.text:
-            self.check(parse_spelling(self.text))
+            self._check(self._parsed)
+            self._check_options(self._parsed)
 
-    def check(self, spelling: Spelling) -> None:
-        """Refuse a notation that loses a letter without saying how."""
-        named = lambda words: set(words.replace("*", "").split())  # noqa: E731
-        said = named(f"{self.sum} {self.max} {self.min} {self.prod} {self.whole} {' '.join(self.expand)}")
-        operands = {letter.strip("*") for letter in spelling.letters(spelling.operands)}
-        for result in spelling.results:
-            lost = operands - {letter.strip("*") for letter in spelling.letters([result])} - said
-            lost = {letter for letter in lost if not letter[0].isupper()}
-            if lost:
-                raise RuleError(
-                    f"{self.op}: {', '.join(sorted(lost))} is missing in a result of {self.text!r}",
-                    help="say sum, max, min, prod, whole or expand for it",
-                )
-        known = operands | {letter.strip("*") for letter in spelling.letters(spelling.results)}
-        unknown = (said | named(f"{self.plain} {self.indexes}")) - known
-        if unknown and self.text:  # a notation made for one call need not have every letter
-            raise RuleError(f"{self.op}: {', '.join(sorted(unknown))} is in no term of {self.text!r}")
+    def __str__(self) -> str:
+        if self.view is not None:
+            return "view"
+        return self.text if isinstance(self.text, str) else f"{self.text.__name__}(op)"
 
-    def spelling(self, op: Op) -> Spelling:
-        """The notation for this call."""
+    def notation(self, op: Op) -> Notation:
+        """The notation of this call. Raises RuleError if it loses a letter."""
         if isinstance(self.text, str):
             return self._parsed
-        found = parse_spelling(self.text(op))
-        replace(self, text="").check(found)
+        found = parse(self.text(op))
+        self._check(found)
         return found
-
-    @cached_property
-    def _parsed(self) -> Spelling:
-        assert isinstance(self.text, str)
-        return parse_spelling(self.text)
 
     def linear_sets(self, op: Op, operands: int) -> tuple[tuple[int, ...], ...]:
         """The operand sets of `linear`, by the rule's operand numbers."""
@@ -118,52 +87,58 @@ class Rule:
             return tuple((i,) for i in range(operands))
         return tuple(tuple(int(i) for i in part.split()) for part in text.split("|") if part.strip())
 
+    @cached_property
+    def _parsed(self) -> Notation:
+        assert isinstance(self.text, str)
+        return parse(self.text)
 
-_GROUP = re.compile(r"\([^)]*\)|\S+")
+    @property
+    def _accounted(self) -> set[str]:
+        """The letters that a result may lack."""
+        return _words(f"{self.sum} {self.max} {self.min} {self.prod} {self.whole} {' '.join(self.expand)}")
+
+    def _check(self, notation: Notation) -> None:
+        for result in notation.results:
+            lost = letters(notation.operands) - letters([result]) - self._accounted
+            lost = {letter for letter in lost if not letter[0].isupper()}
+            if lost:
+                raise RuleError(
+                    f"{self.op}: {', '.join(sorted(lost))} is missing in a result of {str(self)!r}",
+                    help="say sum, max, min, prod, whole or expand for it",
+                )
+
+    def _check_options(self, notation: Notation) -> None:
+        named = self._accounted | _words(f"{self.plain} {self.indexes}")
+        unknown = named - letters(notation.operands) - letters(notation.results)
+        if unknown:
+            raise RuleError(f"{self.op}: {', '.join(sorted(unknown))} is in no term of {str(self)!r}")
+        sets = "" if callable(self.linear) or self.linear in ("all", "each") else self.linear.replace("|", " ")
+        if wrong := [word for word in sets.split() if not word.isdigit()]:
+            raise RuleError(
+                f"{self.op}: linear has {wrong[0]!r}", help='write operand sets like "0 1 | 0 2", or "each", "all"'
+            )
+        beyond = [i for i in (*map(int, sets.split()), *self.padding) if i >= len(notation.operands)]
+        if beyond:
+            raise RuleError(f"{self.op}: {str(self)!r} has no operand {beyond[0]}", help="operands count from 0")
 
 
-def _term(text: str) -> Term:
-    text = text.strip()
-    optional, listed = text.startswith("?"), text.startswith("[")
-    if optional:
-        text = text[2:-1]
-    if listed:
-        text = text[1:-1]
-    groups = (word.strip("()").split() for word in _GROUP.findall(text))
-    return Term(tuple(() if g == ["1"] else tuple(g) for g in groups if g != ["."]), optional, listed)
-
-
-def parse_spelling(text: str) -> Spelling:
-    """Raises RuleError if it is no notation."""
-    operands, arrow, results = text.partition("->")
-    if not arrow:
-        raise RuleError(f"{text!r} has no '->'", help="a notation reads: operands -> results")
-    split = lambda side: tuple(_term(t) for t in side.split(",")) if side.strip() else ()  # noqa: E731
-    return Spelling(split(operands), split(results) if results.strip() else (Term(()),))
+def _words(text: str) -> set[str]:
+    return set(text.replace("*", "").split())
 
 
 _rules: dict[str, Rule] = {}
 
 
 def rule(op: str, text: str | Callable[[Op], str] = "", /, **options: Any) -> Rule:
-    """Define the rule of `torch.ops.aten.<op>` ("mm", "add.Tensor"), or of an op named with its namespace.
+    """Define the rule of `torch.ops.aten.<op>` ("mm", "add.Tensor"), or of an op of another namespace ("my_lib::op").
 
     A second rule of one op is refused: RuleError.
     """
-    name = op if "." in op and op.split(".")[0] in _NAMESPACES else f"aten.{op}"
+    name = op.replace("::", ".") if "::" in op else f"aten.{op}"
     if name in _rules:
-        raise RuleError(f"{op} has a rule already: {_rules[name].text!r}", help="remove one of the two")
-    made = _rules[name] = Rule(op, text, **options)
+        raise RuleError(f'{op} has a rule already: "{_rules[name]}"', help="remove one of the two")
+    made = _rules[name] = Rule(name, text, **options)
     return made
-
-
-_NAMESPACES = ["aten", "samite", "prim", "prims", "vtensor"]
-
-
-def add_namespace(namespace: str) -> None:
-    """Let `rule` name ops of `torch.ops.<namespace>` in full."""
-    if namespace not in _NAMESPACES:
-        _NAMESPACES.append(namespace)
 
 
 def rules() -> Mapping[str, Rule]:
@@ -177,19 +152,10 @@ def find_rule(op: Op, line: str = "") -> Rule:
     """The rule of an op. Raises RuleMissing with the user's line and how to register one."""
     found = rules().get(op.name)
     if found is None:
+        named = op.name.replace(".", "::", 1)
         raise RuleMissing(
             f"{op}: no sharding rule",
             where=line,
-            help=f'register one: samite.rules.rule("{op}", "*a -> *a"); {nearest(op.name, _rules)}',
+            help=f'register one: samite.rules.rule("{named}", "*a -> *a"); {nearest(op.name, _rules)}',
         )
     return found
-
-
-def spelled(terms: Callable[[Op], tuple[list[str], list[str]]]) -> Callable[[Op], str]:
-    """A notation made from lists of groups: `terms(op)` gives those of the first operand and of the result."""
-
-    def text(op: Op) -> str:
-        operand, result = terms(op)
-        return f"{' '.join(operand)} -> {' '.join(result)}"
-
-    return text

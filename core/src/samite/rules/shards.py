@@ -3,23 +3,20 @@ and serves every rank: a rank's place is `torch.ops.samite.axis_index`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import torch
 
 from samite.ir.collectives import join_axes
-from samite.layout import Factor, axes_of
-from samite.layout.factor import Dim
+from samite.ir.graph import overload
+from samite.layout import Dim, Factor, axes_of
 from samite.rules.binding import Bound
 from samite.rules.planning import OpPlan
 
-__all__ = ["Shards", "place_of", "valid_mask"]
-
-
-def axis_index(axis: str) -> torch.Tensor:
-    return torch.ops.samite.axis_index(axis)
+__all__ = ["Shards", "along", "place_of", "valid_mask"]
 
 
 def place_of(factor: Factor, mesh: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,7 +24,7 @@ def place_of(factor: Factor, mesh: Mapping[str, int]) -> tuple[torch.Tensor, tor
     first = torch.zeros((), dtype=torch.int64)
     valid = torch.full((), factor.size, dtype=torch.int64)
     for axis, chunk in zip(factor.axes, factor.chunks(mesh)[1:], strict=True):
-        at = axis_index(axis) * chunk
+        at = torch.ops.samite.axis_index(axis) * chunk
         first, valid = first + at, (valid - at).clamp(0, chunk)
     return first, valid
 
@@ -36,7 +33,11 @@ def valid_mask(factors: Dim, mesh: Mapping[str, int]) -> torch.Tensor:
     """Bool, one entry a local position of a dim: whether it holds an element rather than padding."""
     whole = torch.ones((1,), dtype=torch.bool)
     for factor in factors:
-        here = torch.arange(factor.local(mesh)) < place_of(factor, mesh)[1]
+        local = factor.local(mesh)
+        if factor.padded(mesh):
+            here = torch.arange(local) < place_of(factor, mesh)[1]
+        else:
+            here = torch.ones((local,), dtype=torch.bool)
         whole = (whole[:, None] & here).reshape(-1)
     return whole
 
@@ -47,21 +48,21 @@ def along(vector: torch.Tensor, dim: int, ndim: int) -> torch.Tensor:
 
 
 class Shards:
-    """The place of the shards that one call of an op works on."""
+    """The place of the shards that one call of an op works on. Words are letters of the rule's notation, or runs."""
 
     def __init__(self, bound: Bound, plan: OpPlan, mesh: Mapping[str, int]) -> None:
         self.bound, self.plan, self.mesh = bound, plan, mesh
 
-    def letters(self, word: str) -> list[str]:
+    def letters(self, word: str) -> tuple[str, ...]:
         """The letters of a run, or the letter itself."""
-        return self.bound.runs.get(word, [word])
+        return self.bound.runs.get(word, (word,))
 
     def factors(self, letter: str) -> Dim:
         return self.plan.given.get(letter, (Factor(self.bound.sizes[letter]),))
 
     def axes(self, word: str) -> tuple[str, ...]:
         """The axes that split a letter (or any of a run), major first."""
-        return tuple(axis for letter in self.letters(word) for axis in axes_of(self.factors(letter)))
+        return tuple(axis for letter in self.letters(word) for axis in axes_of(self.plan.given.get(letter, ())))
 
     def split(self, word: str) -> bool:
         return bool(self.axes(word))
@@ -74,12 +75,15 @@ class Shards:
         """Local size, padding included."""
         return prod(f.local(self.mesh) for f in self.factors(letter))
 
+    def dtype(self, result: int = 0) -> torch.dtype:
+        """The dtype of a result."""
+        return getattr(torch, self.bound.op.results[result].dtype)
+
     def result_shape(self, result: int = 0) -> list[int]:
         """Local shape of a result."""
         return list(self.plan.results[result].local_shape(self.mesh))
 
-    def parts(self, axes: Sequence[str]) -> int:
-        return prod(self.mesh[a] for a in axes)
+    # ---- collectives -----------------------------------------------------------------------------
 
     def all_reduce(self, x: torch.Tensor, word: str, reduce_type: str = "sum") -> torch.Tensor:
         """Reduced over the ranks that hold other parts of a letter (or run)."""
@@ -89,31 +93,51 @@ class Shards:
     def all_gather(self, x: torch.Tensor, letter: str, dim: int) -> torch.Tensor:
         """The buffers of a letter's other ranks, joined along `dim`, major axis first."""
         axes = self.axes(letter)
-        return torch.ops.samite.all_gather(x, join_axes(axes), dim % x.ndim, self.parts(axes)) if axes else x
+        return torch.ops.samite.all_gather(x, join_axes(axes), dim % x.ndim, self.peers(letter)) if axes else x
+
+    def peers(self, letter: str) -> int:
+        """The number of ranks that a letter is split over."""
+        return prod(self.mesh[axis] for axis in self.axes(letter))
+
+    def index(self, letter: str) -> torch.Tensor:
+        """0-d int64: this rank's number among them, the major axis slowest."""
+        number = torch.zeros((), dtype=torch.int64)
+        for axis in self.axes(letter):
+            number = number * self.mesh[axis] + torch.ops.samite.axis_index(axis)
+        return number
+
+    def once(self, x: torch.Tensor, letter: str) -> torch.Tensor:
+        """`x` on the first rank of a letter and zeros on the others: a term of an owed sum that each rank has whole."""
+        return torch.where(self.index(letter) == 0, x, torch.zeros((), dtype=x.dtype)) if self.split(letter) else x
+
+    # ---- places ----------------------------------------------------------------------------------
 
     def valid(self, letter: str) -> torch.Tensor | None:
         """Which local positions of a letter hold elements, or None if all of them do."""
         factors = self.factors(letter)
         return valid_mask(factors, self.mesh) if any(f.padded(self.mesh) for f in factors) else None
 
-    def mask(self, x: torch.Tensor, letter: str, dim: int, fill: float) -> torch.Tensor:
-        """`x` with `fill` where a letter's dim is padding."""
-        valid = self.valid(letter)
-        if valid is None:
-            return x
-        return torch.where(along(valid, dim, x.ndim), x, torch.full((), fill, dtype=x.dtype))
+    def mask(self, x: torch.Tensor, word: str, dims: int | Sequence[int], fill: float) -> torch.Tensor:
+        """`x` with `fill` where the dim of a letter, or one of a run's, is padding."""
+        for letter, dim in zip(self.letters(word), [dims] if isinstance(dims, int) else dims, strict=True):
+            valid = self.valid(letter)
+            if valid is not None:
+                x = torch.where(along(valid, dim, x.ndim), x, torch.full((), fill, dtype=x.dtype))
+        return x
 
     def positions(self, letter: str) -> torch.Tensor:
         """int64, the global index of every local position of a letter; padding has some index beyond its shard."""
         whole = torch.zeros((1,), dtype=torch.int64)
         for factor in self.factors(letter):
-            first = place_of(factor, self.mesh)[0]
-            here = first + torch.arange(factor.local(self.mesh))
+            here = place_of(factor, self.mesh)[0] + torch.arange(factor.local(self.mesh))
             whole = (whole[:, None] * factor.size + here).reshape(-1)
         return whole
 
-    def locate(self, letter: str, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(local position of each global index, 0 where it is elsewhere; whether it is here). Right for any factors."""
+    def local_index(self, letter: str, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(local position of each global index, 0 where it is elsewhere; whether it is here). Right for any factors.
+
+        Indices count from 0; whatever is no index of the dim is elsewhere.
+        """
         factors = self.factors(letter)
         mine = torch.ones_like(index, dtype=torch.bool)
         position, stride, rest = torch.zeros_like(index), 1, index
@@ -126,30 +150,23 @@ class Shards:
             position, stride = position + (digit - first) * stride, stride * factor.local(self.mesh)
         return torch.where(mine, position, torch.zeros_like(position)), mine
 
-    def call(self, function: Any, operands: Sequence[torch.Tensor]) -> Any:
-        """`function(self, *operands as the rule has them, **literals)`; an absent operand is None."""
-        count = 1 + max(self.bound.roles, default=-1)
-        arguments: list[Any] = [None] * max(count, self._operand_count())
+    # ---- the call --------------------------------------------------------------------------------
+
+    def call(self, function: Callable[..., Any], operands: Sequence[torch.Tensor]) -> Any:
+        """`function(self, *operands as the rule has them, **literals)`; an absent operand is None, a list a list."""
+        terms = self.bound.notation.operands
+        arguments: list[Any] = [[] if term.list else None for term in terms]
         for role, tensor in zip(self.bound.roles, operands, strict=True):
-            if role in self._listed():
-                arguments[role] = [*(arguments[role] or []), tensor]
+            if terms[role].list:
+                arguments[role].append(tensor)
             else:
                 arguments[role] = tensor
-        names = {k: v for k, v in self.bound.op.literals.items() if k not in self._tensor_names()}
-        return function(self, *arguments, **names)
+        return function(self, *arguments, **self._literals)
 
-    def _spelling(self) -> Any:
-        return self.bound.rule.spelling(self.bound.op)
-
-    def _operand_count(self) -> int:
-        return len(self._spelling().operands)
-
-    def _listed(self) -> set[int]:
-        return {i for i, term in enumerate(self._spelling().operands) if term.list}
-
-    def _tensor_names(self) -> set[str]:
-        from samite.ir.graph import overload
-
-        if self.bound.op.name.startswith("vtensor."):
-            return set()
-        return {a.name for a in overload(self.bound.op.name)._schema.arguments if "Tensor" in str(a.type)}
+    @cached_property
+    def _literals(self) -> dict[str, Any]:
+        op = self.bound.op
+        if op.attributes:
+            return dict(op.attributes)
+        tensors = {a.name for a in overload(op.name)._schema.arguments if "Tensor" in str(a.type)}
+        return {name: value for name, value in op.literals.items() if name not in tensors}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from samite.rules.tables import (
+    advanced_indexing,
     attention,
     convolution,
     creation,
@@ -12,10 +13,12 @@ from samite.rules.tables import (
     normalization,
     pooling,
     reductions,
+    slices,
     views,
 )
 
 __all__ = [
+    "advanced_indexing",
     "attention",
     "convolution",
     "creation",
@@ -25,5 +28,6 @@ __all__ = [
     "normalization",
     "pooling",
     "reductions",
+    "slices",
     "views",
 ]

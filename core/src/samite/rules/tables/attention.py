@@ -1,41 +1,46 @@
-"""Attention splits over batch and heads; queries of one group share its keys and values."""
+"""Attention splits over batch and heads; queries of one group share its keys and values.
+
+Without a causal mask the queries are independent of each other, so their positions may be split as well.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from samite.ir.graph import Constant, Op
 from samite.rules.language import rule
 
 
-def spell(op: Op, queries: int, mask: int, text: str) -> str:
-    """`text` with {b} for the batch dims, {h} and {g} for the heads of queries and of keys, {m} for the mask.
+def heads(text: str, queries: int, mask: int) -> Callable[[Op], str]:
+    """`text` with {b} for the batch dims, {h} and {g} for the heads of queries and of keys, {s} for the queries'
+    positions, {m} for the mask. `queries` is the operand that is the queries, `mask` the argument that is the mask."""
 
-    `queries` is the operand number of the queries, `mask` the argument that is the attention mask.
-    """
-    q, k = op.operands[queries].shape, op.operands[queries + 1].shape
-    grouped = q[-3] != k[-3]
-    heads, keys = ("(g r)", "g") if grouped else ("g", "g")
-    batch = [f"b{i}" for i in range(len(q) - 3)]
-    present = not isinstance(op.form[mask], Constant)
-    shape = op.operands[mask].shape if present else ()
-    full = [*batch, heads, "S", "T"]
-    letters = full[len(full) - len(shape) :]
-    masked = " ".join("1" if n == 1 else letter for n, letter in zip(shape, letters, strict=True))
-    return text.format(b=" ".join(batch), h=heads, g=keys, m=f"?({masked})" if present else "?(.)")
+    def spell(op: Op) -> str:
+        q, k = op.operands[queries].shape, op.operands[queries + 1].shape
+        batch = [f"b{i}" for i in range(len(q) - 3)]
+        grouped = "(g r)" if q[-3] != k[-3] else "g"
+        positions = "S" if op.literals["is_causal"] else "s"
+        term = "."
+        if not isinstance(op.form[mask], Constant):  # it broadcasts
+            shape, full = op.operands[mask].shape, [*batch, grouped, positions, "T"]
+            sizes = [*q[:-1], k[-2]][len(full) - len(shape) :]
+            aligned = zip(shape, sizes, full[len(full) - len(shape) :], strict=True)
+            term = " ".join(letter if n == m else "1" for n, m, letter in aligned) or "."
+        return text.format(b=" ".join(batch), h=grouped, g="g", s=positions, m=f"?({term})")
+
+    spell.__name__ = "heads"
+    return spell
 
 
-def forward(op: Op) -> str:
-    return spell(op, 0, 3, "{b} {h} S E, {b} {g} T E, {b} {g} T F, {m} -> {b} {h} S F, {b} {h} S")
-
-
-def backward(op: Op) -> str:
-    return spell(
-        op,
+rule("samite::sdpa", heads("{b} {h} {s} E, {b} {g} T E, {b} {g} T F, {m} -> {b} {h} {s} F, {b} {h} {s}", 0, 3))
+rule(
+    "samite::sdpa_backward",
+    heads(
+        "{b} {h} {s} F, {b} {h} {s} E, {b} {g} T E, {b} {g} T F, {m}, {b} {h} {s} F, {b} {h} {s}"
+        " -> {b} {h} {s} E, {b} {g} T E, {b} {g} T F",
         1,
         4,
-        "{b} {h} S F, {b} {h} S E, {b} {g} T E, {b} {g} T F, {m}, {b} {h} S F, {b} {h} S"
-        " -> {b} {h} S E, {b} {g} T E, {b} {g} T F",
-    )
-
-
-rule("samite.sdpa", forward)
-rule("samite.sdpa_backward", backward, sum="r", linear="0")
+    ),
+    sum="r s",
+    linear="0",
+)

@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from samite.ir.graph import Op
 from samite.rules.language import rule
 from samite.rules.shards import Shards
 
 
-def shaped(op: str) -> Any:
-    """The same op with the local size."""
+def constant(value: float | None = None) -> Callable[..., torch.Tensor]:
+    """`full` of the local shape."""
 
-    def make(s: Shards, **literals: Any) -> torch.Tensor:
-        made = getattr(torch.ops.aten, op)
-        rest = {k: v for k, v in literals.items() if k in ("dtype",) and v is not None}
-        fill = [literals["fill_value"]] if "fill_value" in literals else []
-        dtype = getattr(torch, s.bound.op.results[0].dtype)
-        return made(s.result_shape(), *fill, **{**rest, "dtype": dtype})
+    def make(s: Shards, *, fill_value: float | None = None, **_: Any) -> torch.Tensor:
+        return torch.full(s.result_shape(), fill_value if value is None else value, dtype=s.dtype())
 
     return make
 
 
-def arange(s: Shards, end: float, start: float = 0, step: float = 1, **_: Any) -> torch.Tensor:
-    return (s.positions("n") * step + start).to(getattr(torch, s.bound.op.results[0].dtype))
+def empty(s: Shards, **_: Any) -> torch.Tensor:
+    return torch.empty(s.result_shape(), dtype=s.dtype())
 
 
-def uniform(s: Shards, seed: torch.Tensor, op: int, **_: Any) -> torch.Tensor:
+def arange(s: Shards, *, end: float, start: float = 0, step: float = 1, **_: Any) -> torch.Tensor:
+    return (s.positions("n") * step + start).to(s.dtype())
+
+
+def eye(s: Shards, **_: Any) -> torch.Tensor:
+    return (s.positions("m")[:, None] == s.positions("n")).to(s.dtype())
+
+
+def uniform(s: Shards, seed: torch.Tensor, *, op: int, **_: Any) -> torch.Tensor:
     """The numbers of this shard's elements: element i of the global result has number i on every mesh."""
-    shape = s.bound.op.results[0].shape
     index = torch.zeros((), dtype=torch.int64)
-    for dim, letter in enumerate(s.letters("a")):
-        stride = 1
-        for size in shape[dim + 1 :]:
-            stride *= size
-        index = index[..., None] + s.positions(letter) * stride
+    for letter in s.letters("a"):
+        index = index[..., None] * s.size(letter) + s.positions(letter)
     return torch.ops.samite.philox_uniform_at(seed, op, index)
 
 
-for name in ("full", "zeros", "ones"):
-    rule(name, " -> *a", indexes="a", local=shaped(name))
-rule("empty.memory_format", " -> *a", indexes="a", local=shaped("empty"))
+def literal(op: Op) -> str:
+    """A tensor in the program's text. Every rank has the text."""
+    return " -> " + (" ".join(f"D{i}" for i in range(len(op.results[0].shape))) or ".")
+
+
+rule("full", " -> *a", indexes="a", local=constant())
+rule("zeros", " -> *a", indexes="a", local=constant(0))
+rule("ones", " -> *a", indexes="a", local=constant(1))
+rule("empty.memory_format", " -> *a", indexes="a", local=empty)
 rule("arange", " -> n", indexes="n", local=arange)
 rule("arange.start", " -> n", indexes="n", local=arange)
 rule("arange.start_step", " -> n", indexes="n", local=arange)
-rule("scalar_tensor", " -> ")
-rule("prim.NumToTensor.Scalar", " -> ")
-rule("vtensor.literal", lambda op: " -> " + (" ".join(f"D{i}" for i in range(len(op.results[0].shape))) or "."))
-rule("samite.philox_uniform", ". -> *a", indexes="a", local=uniform)
-rule("samite.philox_uniform_at", "., *a -> *a")
+rule("eye", " -> m n", indexes="m n", local=eye)
+rule("eye.m", " -> m n", indexes="m n", local=eye)
+rule("scalar_tensor", " -> .")
+rule("prim::NumToTensor.Scalar", " -> .")
+rule("vtensor::literal", literal)
+rule("samite::philox_uniform", ". -> *a", indexes="a", local=uniform)
+rule("samite::philox_uniform_at", "., *a -> *a")

@@ -6,48 +6,66 @@ from samite.ir.graph import Op
 from samite.rules.language import rule
 
 UNARY = """
-    abs acos acosh asin asinh atan atanh bitwise_not ceil clamp clamp_max clamp_min cos cosh digamma elu erf erfc erfinv
-    exp exp2 expm1 floor gelu hardsigmoid hardswish hardtanh isinf isnan leaky_relu lgamma log log10 log1p log2
-    log_sigmoid_forward logical_not logit mish nan_to_num pow.Tensor_Scalar reciprocal relu relu6 round rsqrt sgn sigmoid
-    sign signbit silu sin sinh softplus sqrt square tan tanh trunc add.Scalar sub.Scalar rsub.Scalar pow.Scalar
-    fmod.Scalar remainder.Scalar floor_divide.Scalar div.Scalar_mode bitwise_and.Scalar bitwise_or.Scalar
-    eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar
+    abs acos acosh asin asinh atan atanh bitwise_not ceil celu cos cosh deg2rad digamma elu erf erfc erfinv exp exp2
+    expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 isinf isnan leaky_relu lgamma log log10 log1p
+    log2 logical_not logit mish nan_to_num reciprocal relu relu6 round round.decimals rsqrt selu sgn sigmoid sign
+    signbit silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc
+    add.Scalar sub.Scalar rsub.Scalar pow.Scalar pow.Tensor_Scalar fmod.Scalar remainder.Scalar floor_divide.Scalar
+    div.Scalar_mode clamp clamp_max clamp_min bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
+    eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar fill.Scalar xlogy.Scalar_Other
 """
 LINEAR_UNARY = "alias clone detach lift_fresh_copy mul.Scalar div.Scalar neg"
 BINARY = """
-    atan2 bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor clamp.Tensor clamp_max.Tensor clamp_min.Tensor
-    copysign.Tensor div.Tensor_mode eq.Tensor floor_divide fmax fmin fmod.Tensor ge.Tensor gt.Tensor hypot le.Tensor
+    atan2 bitwise_and.Tensor bitwise_left_shift.Tensor bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor
+    clamp_max.Tensor clamp_min.Tensor copysign.Tensor eq.Tensor fmax fmin ge.Tensor gt.Tensor heaviside hypot le.Tensor
     logaddexp logaddexp2 logical_and logical_or logical_xor lt.Tensor maximum minimum ne.Tensor nextafter
-    pow.Tensor_Tensor remainder.Tensor xlogy.Tensor
+    pow.Tensor_Tensor where.ScalarOther where.ScalarSelf masked_fill.Scalar xlogy.Tensor _prelu_kernel
 """
+QUOTIENTS = "div.Tensor_mode floor_divide fmod.Tensor remainder.Tensor"
 # The gradient, operand 0, is a factor of every term.
 BACKWARD = """
     elu_backward gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward
-    logit_backward mish_backward sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
+    logit_backward mish_backward sigmoid_backward silu_backward softplus_backward softshrink_backward
+    hardshrink_backward tanh_backward threshold_backward
 """
 
 
-def widening(op: Op) -> str:
-    """A cast commutes with a sum only if it rounds nothing."""
-    order = ("bfloat16", "float16", "float32", "float64")
-    source, target = op.operands[0].dtype, op.results[0].dtype
-    exact = source == target or (
-        source in order and target in order and order.index(target) > max(order.index(source), 1)
-    )
-    return "all" if exact else ""
+def exact(op: Op, operand: int = 0) -> bool:
+    """Whether a cast of the operand to the result's dtype rounds nothing, so that it commutes with a sum."""
+    source, target = op.operands[operand].dtype, op.results[0].dtype
+    wider = {
+        "bfloat16": ("float32", "float64"),
+        "float16": ("float32", "float64"),
+        "float32": ("float64",),
+        "int8": ("int16", "int32", "int64"),
+        "int16": ("int32", "int64"),
+        "int32": ("int64",),
+    }
+    return source == target or target in wider.get(source, ())
+
+
+def exact_cast(op: Op) -> str:
+    return "all" if exact(op) else ""
+
+
+def exact_copy(op: Op) -> str:
+    return "1" if exact(op, 1) else ""
 
 
 for name in UNARY.split():
-    rule(name, "*a, ?(*a), ?(*a) -> *a" if name.startswith("clamp") and "." not in name else "*a -> *a")
+    rule(name, "*a -> *a")
 for name in LINEAR_UNARY.split():
     rule(name, "*a -> *a", linear="all")
 for name in BINARY.split():
-    rule(name, "*a, *a, ?(*a) -> *a" if name == "clamp.Tensor" else "*a, *a -> *a")
+    rule(name, "*a, *a -> *a")
+for name in QUOTIENTS.split():
+    rule(name, "*a, *a -> *a", padding={1: 1})
 for name in BACKWARD.split():
     rule(name, "*a, *a -> *a", linear="0")
 
 rule("add.Tensor", "*a, *a -> *a", linear="all")
 rule("sub.Tensor", "*a, *a -> *a", linear="all")
+rule("rsub.Tensor", "*a, *a -> *a", linear="all")
 rule("mul.Tensor", "*a, *a -> *a", linear="each")
 rule("div.Tensor", "*a, *a -> *a", linear="0")
 rule("addcmul", "*a, *a, *a -> *a", linear="0 1 | 0 2")
@@ -55,9 +73,15 @@ rule("addcdiv", "*a, *a, *a -> *a", linear="0 1")
 rule("lerp.Scalar", "*a, *a -> *a", linear="all")
 rule("lerp.Tensor", "*a, *a, *a -> *a", linear="0 1")
 rule("where.self", "*a, *a, *a -> *a", linear="1 2")
-rule("where.ScalarSelf", "*a, *a -> *a")
-rule("where.ScalarOther", "*a, *a -> *a")
-rule("masked_fill.Scalar", "*a, *a -> *a")
+rule("clamp.Tensor", "*a, ?(*a), ?(*a) -> *a")
 rule("masked_fill.Tensor", "*a, *a, . -> *a")
-rule("_to_copy", "*a -> *a", linear=widening)
-rule("prims.convert_element_type", "*a -> *a", linear=widening)
+rule("copy", "*a, *a -> *a", linear=exact_copy)
+rule("fill.Tensor", "*a, . -> *a", linear="1")
+rule("zero", "*a -> *a")
+rule("_to_copy", "*a -> *a", linear=exact_cast)
+rule("prims::convert_element_type", "*a -> *a", linear=exact_cast)
+rule("log_sigmoid_forward", "*a -> *a, *a")
+rule("log_sigmoid_backward", "*a, *a, *a -> *a", linear="0")
+rule("_prelu_kernel_backward", "*a, *a, *a -> *a, *a", linear="0")
+rule("glu", "*a (K d) -> *a d", at="dim")
+rule("glu_backward", "*a d, *a (K d) -> *a (K d)", at="dim", linear="0")

@@ -1,147 +1,160 @@
-"""Ops that address a dim by value. Where that dim is split, indices of other ranks' rows give zeros, and the result is
-a partial sum."""
+"""Ops that address a dim by value.
+
+Where that dim is split, indices of other ranks' rows give zeros, and the result is a partial sum; or, where rows are
+written, they go nowhere. Padded indices are set to 0 (`padding`), since kernels refuse or trust what is out of range.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from samite.ir.graph import ListOf, Op, Slot
+from samite.ir.graph import Op
 from samite.rules.language import rule
 from samite.rules.shards import Shards, along
+
+
+def kept(mine: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.where(mine, x, torch.zeros((), dtype=x.dtype))
+
+
+# ---- rows of a table -----------------------------------------------------------------------------
 
 
 def embedding(s: Shards, weight: torch.Tensor, indices: torch.Tensor, **_: Any) -> torch.Tensor:
     if not s.split("v"):
         return torch.ops.aten.embedding(weight, indices)
-    position, mine = s.locate("v", indices)
-    return torch.where(mine[..., None], torch.ops.aten.embedding(weight, position), 0.0)
+    position, mine = s.local_index("v", indices)
+    return kept(mine[..., None], torch.ops.aten.embedding(weight, position))
+
+
+def embedding_backward_text(op: Op) -> str:
+    """Scaling by frequency counts an index over all indices, so none of them may be elsewhere."""
+    return "*A H, *A -> V H" if op.literals["scale_grad_by_freq"] else "*a h, *a -> v h"
 
 
 def embedding_backward(
-    s: Shards,
-    grad: torch.Tensor,
-    indices: torch.Tensor,
-    num_weights: int,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
+    s: Shards, grad: torch.Tensor, indices: torch.Tensor, *, num_weights: int, padding_idx: int, **_: Any
 ) -> torch.Tensor:
-    """Rows that are not here, and rows of padding, go nowhere."""
-    rows = s.local_size("v")
-    position, mine = s.locate("v", indices) if s.split("v") else (indices, None)
+    """Rows that are not here, and the row of `padding_idx`, get nothing. (Padded indices come with a gradient of 0.)"""
+    position, mine = s.local_index("v", indices)
     if padding_idx >= 0:
-        keep = indices != padding_idx
-        mine = keep if mine is None else mine & keep
-    for dim, letter in enumerate(s.letters("a")):
-        valid = s.valid(letter)
-        if valid is not None:
-            here = along(valid, dim, indices.ndim)
-            mine = here.expand(indices.shape) if mine is None else mine & here
-    if mine is not None:
-        grad = torch.where(mine[..., None], grad, 0.0)
-        position = torch.where(mine, position, 0)
-    return torch.ops.aten.embedding_dense_backward(grad, position, rows, -1, False)
+        mine = mine & (indices != padding_idx)
+    grad = kept(mine[..., None], grad)
+    return torch.ops.aten.embedding_dense_backward(grad, position, s.local_size("v"), -1, False)
 
 
 def index_select(s: Shards, x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
     if not s.split("d"):
         return x.index_select(dim, index)
-    position, mine = s.locate("d", index)
-    return torch.where(along(mine, dim, x.ndim), x.index_select(dim, position), 0)
+    position, mine = s.local_index("d", index)
+    return kept(along(mine, dim, x.ndim), x.index_select(dim, position))
 
 
-def gather(s: Shards, x: torch.Tensor, index: torch.Tensor, dim: int, sparse_grad: bool = False) -> torch.Tensor:
-    if not s.split("d"):
-        return x.gather(dim, index)
-    position, mine = s.locate("d", index)
-    return torch.where(mine, x.gather(dim, position), 0)
+def index_add(
+    s: Shards, x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, *, dim: int, alpha: float = 1
+) -> torch.Tensor:
+    if s.split("d"):
+        index, mine = s.local_index("d", index)
+        source = kept(along(mine, dim, x.ndim), source)
+    return torch.ops.aten.index_add(x, dim, index, source, alpha=alpha)
 
 
-def same_but(op: Op, first: int, second: int, dim: int) -> bool:
-    """Whether two operands agree in all dims but one: elsewhere `gather` reads a corner of its operand."""
-    a, b = op.operands[first].shape, op.operands[second].shape
-    return all(n == m for i, (n, m) in enumerate(zip(a, b, strict=True)) if i != dim % max(len(a), 1))
+rule("embedding", "v h, *a -> *a h", sum="v", indexes="v", linear="0", padding={1: 0}, local=embedding)
+rule(
+    "embedding_dense_backward",
+    embedding_backward_text,
+    sum="a",
+    indexes="v",
+    linear="0",
+    padding={1: 0},
+    local=embedding_backward,
+)
+rule("index_select", "*a d, i -> *a i", sum="d", indexes="d", at="dim", linear="0", padding={1: 0}, local=index_select)
+rule(
+    "index_add",
+    "*a d, i, *a i -> *a d",
+    sum="i",
+    indexes="d",
+    at="dim",
+    linear="0 2",
+    padding={1: 0},
+    local=index_add,
+)
+
+
+# ---- one index an element ------------------------------------------------------------------------
+
+
+def lines(op: Op) -> tuple[list[str], list[str]]:
+    """The dims of the operand and of the index. The indexed dim is "d" and "i"; where the others agree they are free,
+    else the index stands for a corner of the operand and they are whole."""
+    wide, narrow = op.operands[0].shape, op.operands[1].shape
+    at = op.literals["dim"] % max(len(wide), 1)
+    same = [n == m for n, m in zip(wide, narrow, strict=True)]
+    free = [f"a{i}" if n else None for i, n in enumerate(same)]
+    operand = ["d" if i == at else free[i] or f"D{i}" for i in range(len(wide))]
+    index = ["i" if i == at else free[i] or f"I{i}" for i in range(len(wide))]
+    return operand, index
+
+
+def spell(dims: Sequence[str]) -> str:
+    return " ".join(dims) or "."
 
 
 def gather_text(op: Op) -> str:
-    ndim, dim = len(op.operands[0].shape), op.literals["dim"]
-    if same_but(op, 0, 1, dim):
-        dims = [f"a{i}" for i in range(ndim)]
-        put = lambda letter: " ".join(letter if i == dim % max(ndim, 1) else a for i, a in enumerate(dims))  # noqa: E731
-        return f"{put('d')}, {put('i')} -> {put('i')}"
-    wide, narrow = ([f"{c}{i}" for i in range(ndim)] for c in "DE")
-    return f"{' '.join(wide)}, {' '.join(narrow)} -> {' '.join(narrow)}"
+    operand, index = lines(op)
+    return f"{spell(operand)}, {spell(index)} -> {spell(index)}"
+
+
+def gather(s: Shards, x: torch.Tensor, index: torch.Tensor, *, dim: int, sparse_grad: bool = False) -> torch.Tensor:
+    if not s.split("d"):
+        return x.gather(dim, index)
+    position, mine = s.local_index("d", index)
+    return kept(mine, x.gather(dim, position))
 
 
 def scatter_text(op: Op) -> str:
-    """Into a dim that may be split, where operand and index agree in the other dims."""
-    ndim, dim = len(op.operands[0].shape), op.literals["dim"]
-    by_tensor = len(op.operands) == 3
-    if same_but(op, 0, 1, dim) and (not by_tensor or op.operands[1].shape == op.operands[2].shape):
-        dims = [f"a{i}" for i in range(ndim)]
-        put = lambda letter: " ".join(letter if i == dim % max(ndim, 1) else a for i, a in enumerate(dims))  # noqa: E731
-        source = f", {put('I')}" if by_tensor else ""
-        return f"{put('d')}, {put('I')}{source} -> {put('d')}"
-    wide, narrow = ([f"{c}{i}" for i in range(ndim)] for c in "DE")
-    source = f", {' '.join(f'F{i}' for i in range(ndim))}" if by_tensor else ""
-    return f"{' '.join(wide)}, {' '.join(narrow)}{source} -> {' '.join(wide)}"
+    """Several elements may go to one place: in order, so the index is whole, unless they are added up."""
+    operand, index = lines(op)
+    index = [d.upper() if d == "i" and op.name != "aten.scatter_add" else d for d in index]
+    source = ""
+    if len(op.operands) == 3:  # it may be larger than the index, which then stands for a corner of it
+        fits = op.operands[1].shape == op.operands[2].shape
+        source = f", {spell(index if fits else [f'S{i}' for i in range(len(index))])}"
+        if not fits:
+            operand, index = ([d.upper() if d != "d" else d for d in dims] for dims in (operand, index))
+    return f"{spell(operand)}, {spell(index)}{source} -> {spell(operand)}"
 
 
-def scatter(reduce: str) -> Any:
-    """Indices of other ranks go to one row more than there are, which is then cut off."""
+def scatter(s: Shards, x: torch.Tensor, index: torch.Tensor, src: Any = None, **literals: Any) -> torch.Tensor:
+    """What goes to other ranks goes to one row more than there are, which is then cut off."""
+    dim, value = literals["dim"], literals.get("value")
 
-    def run(s: Shards, x: torch.Tensor, index: torch.Tensor, src: Any = None, *, dim: int, value: Any = None) -> Any:
-        op = torch.ops.aten
-        put = {
-            "src": lambda x, i: op.scatter.src(x, dim, i, src),
-            "value": lambda x, i: op.scatter.value(x, dim, i, value),
-            "add": lambda x, i: op.scatter_add(x, dim, i, src),
-        }[reduce]
-        if "d" not in s.plan.given:
-            return put(x, index)
-        position, mine = s.locate("d", index)
-        rows = x.shape[dim]
-        grown = torch.cat([x, torch.zeros_like(x.narrow(dim, 0, 1))], dim)
-        return put(grown, torch.where(mine, position, rows)).narrow(dim, 0, rows)
+    def put(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        if src is None:
+            return torch.ops.aten.scatter.value(x, dim, index, value)
+        return torch.ops.aten.scatter.src(x, dim, index, src)
 
-    return run
+    if not s.split("d"):
+        return put(x, index)
+    position, mine = s.local_index("d", index)
+    rows = x.shape[dim]
+    grown = torch.cat([x, torch.zeros_like(x.narrow(dim, 0, 1))], dim)
+    return put(grown, torch.where(mine, position, rows)).narrow(dim, 0, rows)
 
 
-def index_text(op: Op) -> str:
-    """Advanced indexing: indexed dims are whole; the indices' dims stand where numpy puts them."""
-    items = _index_items(op)
-    ndim = len(op.operands[0].shape)
-    at = [i for i, item in enumerate(items) if item]
-    source = [f"D{i}" if i in at else f"d{i}" for i in range(ndim)]
-    rest = [d for i, d in enumerate(source) if i not in at]
-    first = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
-    return f"{' '.join(source)}, [*i] -> {' '.join([*rest[:first], '*i', *rest[first:]])}"
+def scatter_add(s: Shards, x: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, dim: int) -> torch.Tensor:
+    if s.split("d"):
+        index, mine = s.local_index("d", index)
+        # The source may be larger than the index.
+        src = kept(mine, src[tuple(slice(n) for n in index.shape)])
+    return torch.ops.aten.scatter_add(x, dim, index, src)
 
 
-def index_put_text(op: Op) -> str:
-    ndim = len(op.operands[0].shape)
-    whole = " ".join(f"D{i}" for i in range(ndim)) or "."
-    values = " ".join(f"V{i}" for i in range(len(op.operands[-1].shape))) or "."
-    indices = [t.shape for t in op.operands[1:-1]]
-    spelled = ", ".join(" ".join(f"I{k}x{i}" for i in range(len(s))) or "." for k, s in enumerate(indices))
-    return f"{whole}, {spelled}, {values} -> {whole}"
-
-
-def _index_items(op: Op) -> list[bool]:
-    listed = next(item for item in op.form if isinstance(item, ListOf))
-    return [isinstance(i, Slot) for i in listed.items]
-
-
-rule("embedding", "v h, *a -> *a h", sum="v", indexes="v", linear="0", local=embedding)
-rule(
-    "embedding_dense_backward", "*a h, *a -> v h", sum="a", indexes="v a", linear="0", local=embedding_backward
-)
-rule("index_select", "*a d, i -> *a i", sum="d", indexes="d", at="dim", linear="0", local=index_select)
-rule("gather", gather_text, sum="d", indexes="d", linear="0", local=gather)
-rule("scatter.src", scatter_text, indexes="d", local=scatter("src"))
-rule("scatter.value", scatter_text, indexes="d", local=scatter("value"))
-rule("scatter_add", scatter_text, indexes="d", linear="0 2", local=scatter("add"))
-rule("index.Tensor", index_text, linear="0")
-rule("index_put", index_put_text)
-rule("_unsafe_index_put", index_put_text)
+rule("gather", gather_text, sum="d", indexes="d", linear="0", padding={1: 0}, local=gather)
+rule("scatter.src", scatter_text, indexes="d", padding={1: 0}, local=scatter)
+rule("scatter.value", scatter_text, indexes="d", padding={1: 0}, local=scatter)
+rule("scatter_add", scatter_text, sum="i", indexes="d", linear="0 2", padding={1: 0}, local=scatter_add)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from samite.ir.graph import Op
 from samite.rules.language import rule
 
 
-def bias_term(text: str, rows: str) -> object:
-    """The notation with `{}` for a bias that is a vector, a matrix, or broadcasts rows."""
+def with_bias(result: str, factors: str) -> Callable[[Op], str]:
+    """The notation of `bias + product`: the bias has the last dims of the result, or 1 where it broadcasts."""
 
-    def spell(op: Op) -> str:
-        shape, result = op.operands[0].shape, op.results[0].shape
-        letters = rows.split()[-len(shape) :] if shape else ["."]
-        offset = len(result) - len(shape)
-        return text.format(" ".join("1" if n != result[offset + i] else l for i, (n, l) in enumerate(zip(shape, letters))))
+    def text(op: Op) -> str:
+        bias, whole = op.operands[0].shape, op.results[0].shape
+        aligned = zip(bias, whole[len(whole) - len(bias) :], result.split()[len(whole) - len(bias) :], strict=True)
+        term = " ".join(letter if n == m else "1" for n, m, letter in aligned)
+        return f"{term or '.'}, {factors} -> {result}"
 
-    return spell
+    text.__name__ = "with_bias"
+    return text
 
 
 rule("mm", "m k, k n -> m n", sum="k", linear="each")
 rule("bmm", "b m k, b k n -> b m n", sum="k", linear="each")
 rule("mv", "m k, k -> m", sum="k", linear="each")
-rule("dot", "k, k -> ", sum="k", linear="each")
-rule("addmm", bias_term("{}, m k, k n -> m n", "m n"), sum="k", linear="0 1 | 0 2")
-rule("addmv", bias_term("{}, m k, k -> m", "m"), sum="k", linear="0 1 | 0 2")
-rule("baddbmm", bias_term("{}, b m k, b k n -> b m n", "b m n"), sum="k", linear="0 1 | 0 2")
+rule("dot", "k, k -> .", sum="k", linear="each")
+rule("addmm", with_bias("m n", "m k, k n"), sum="k", linear="0 1 | 0 2")
+rule("addmv", with_bias("m", "m k, k"), sum="k", linear="0 1 | 0 2")
+rule("addbmm", with_bias("m n", "b m k, b k n"), sum="b k", linear="0 1 | 0 2")
+rule("baddbmm", with_bias("b m n", "b m k, b k n"), sum="k", linear="0 1 | 0 2")

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from samite.ir.graph import Op
 from samite.rules.language import rule
 
 
-def normalised(op: Op) -> str:
-    return " ".join(f"N{i}" for i in range(len(op.literals["normalized_shape"])))
+def normalised(text: str) -> Callable[[Op], str]:
+    """`text` with {n} for the normalised dims and {o} for as many ones."""
+
+    def spell(op: Op) -> str:
+        count = len(op.literals["normalized_shape"])
+        return text.format(n=" ".join(f"N{i}" for i in range(count)), o=" ".join(["1"] * count))
+
+    spell.__name__ = "normalised"
+    return spell
 
 
-def ones(op: Op) -> str:
-    return " ".join("1" for _ in op.literals["normalized_shape"])
-
-
-rule(
-    "native_layer_norm",
-    lambda op: "*a {n}, ?({n}), ?({n}) -> *a {n}, *a {o}, *a {o}".format(n=normalised(op), o=ones(op)),
-)
+rule("native_layer_norm", normalised("*a {n}, ?({n}), ?({n}) -> *a {n}, *a {o}, *a {o}"))
 rule(
     "native_layer_norm_backward",
-    lambda op: "*a {n}, *a {n}, *a {o}, *a {o}, ?({n}), ?({n}) -> *a {n}, {n}, {n}".format(
-        n=normalised(op), o=ones(op)
-    ),
+    normalised("*a {n}, *a {n}, *a {o}, *a {o}, ?({n}), ?({n}) -> *a {n}, {n}, {n}"),
     sum="a",
     linear="0",
 )

@@ -1,7 +1,8 @@
-"""Pooling over batch and channels; spatial dims are whole."""
+"""Pooling and resizing over batch and channels; spatial dims are whole."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,36 +12,33 @@ from samite.rules.language import rule
 from samite.rules.shards import Shards
 
 
-def pooled(results: int) -> Any:
-    def spell(op: Op) -> str:
-        batch = "n c" if len(op.operands[0].shape) == 4 else "c"
-        return f"{batch} X Y -> " + ", ".join([f"{batch} P Q"] * results)
+def planes(text: str, spatial: int = 2) -> Callable[[Op], str]:
+    """`text` with {x} and {y} for the dims before and after: the last `spatial` ones are whole, those before free."""
 
+    def spell(op: Op) -> str:
+        free = [f"n{i}" for i in range(len(op.operands[0].shape) - spatial)]
+        dims = {letter: " ".join([*free, *(f"{letter.upper()}{i}" for i in range(spatial))]) for letter in "xy"}
+        return text.format(**dims)
+
+    spell.__name__ = "planes"
     return spell
 
 
-def pooled_backward(indexed: bool) -> Any:
-    def spell(op: Op) -> str:
-        batch = "n c" if len(op.operands[0].shape) == 4 else "c"
-        return f"{batch} P Q, {batch} X Y{f', {batch} P Q' if indexed else ''} -> {batch} X Y"
+def upsample_backward(op: str) -> Callable[..., torch.Tensor]:
+    def local(s: Shards, grad: torch.Tensor, **literals: Any) -> torch.Tensor:
+        return getattr(torch.ops.aten, op)(grad, **{**literals, "input_size": s.result_shape()})
 
-    return spell
-
-
-def upsampled(op: Op) -> str:
-    return "n c X Y -> n c P Q"
+    return local
 
 
-def upsampled_backward_local(s: Shards, grad: torch.Tensor, **literals: Any) -> torch.Tensor:
-    literals["input_size"] = s.result_shape()
-    return torch.ops.aten.upsample_nearest2d_backward(grad, **literals)
-
-
-rule("max_pool2d_with_indices", pooled(2))
-rule("max_pool2d_with_indices_backward", pooled_backward(indexed=True), linear="0")
-rule("avg_pool2d", pooled(1), linear="all")
-rule("avg_pool2d_backward", pooled_backward(indexed=False), linear="0")
-rule("_adaptive_avg_pool2d", pooled(1), linear="all")
-rule("_adaptive_avg_pool2d_backward", pooled_backward(indexed=False), linear="0")
-rule("upsample_nearest2d", upsampled, linear="all")
-rule("upsample_nearest2d_backward", upsampled, linear="all", local=upsampled_backward_local)
+for spatial in (2, 3):
+    # The indices count within a plane. Kernels write where they say without a check.
+    forward, backward = f"max_pool{spatial}d_with_indices", f"max_pool{spatial}d_with_indices_backward"
+    rule(forward, planes("{x} -> {y}, {y}", spatial))
+    rule(backward, planes("{y}, {x}, {y} -> {x}", spatial), linear="0", padding={2: 0})
+    for average in (f"avg_pool{spatial}d", f"_adaptive_avg_pool{spatial}d"):
+        rule(average, planes("{x} -> {y}", spatial), linear="all")
+        rule(f"{average}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
+for name in ("upsample_nearest2d", "upsample_bilinear2d"):
+    rule(name, planes("{x} -> {y}"), linear="all")
+    rule(f"{name}_backward", planes("{y} -> {x}"), linear="all", local=upsample_backward(f"{name}_backward"))

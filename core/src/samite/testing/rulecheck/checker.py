@@ -37,9 +37,9 @@ def check_rules(
 ) -> Report:
     """Try the rules of `ops` ("aten.mm"; default: all that have samples) on `meshes`.
 
-    Every sample is tried at every combination of operand layouts and wished result layouts, or at `limit` of them, drawn
-    by `seed`. `samples` are by op, besides those of the built-in rules. Raises RuleError for an op without a rule or
-    without a sample.
+    Every sample is tried at every combination of operand layouts and wished result layouts, or at `limit` of them,
+    drawn by `seed`. `samples` are by op, besides those of the built-in rules. Raises RuleError for an op without a
+    rule or without a sample.
     """
     from samite.testing.rulecheck.samples import all_samples
 
@@ -49,7 +49,9 @@ def check_rules(
         if name not in rules():
             raise RuleError(f"{name} has no rule", help=nearest(name, rules()))
         if not known.get(name):
-            raise RuleError(f"{name} has no sample", help='pass some: samples={"ns.op": [Sample("ns.op", (floats(7, 4),))]}')
+            raise RuleError(
+                f"{name} has no sample", help='pass some: samples={"ns.op": [Sample("ns.op", (floats(7, 4),))]}'
+            )
         for sample in known[name]:
             for mesh in meshes:
                 _check(sample, Mesh(tuple(mesh), tuple(mesh.values())), limit, seed, report)
@@ -70,9 +72,7 @@ def _check(sample: Sample, mesh: Mesh, limit: int, seed: int, report: Report) ->
     for case in _cases(op, mesh, limit, seed, report, sample):
         for poisoned in (True, False) if _has_ints(op) else (True,):
             checked.trials += 1
-            problem = run_case(
-                op, case, operands, expected, mesh, generator, poisoned=poisoned, compare=sample.compare
-            )
+            problem = run_case(op, case, operands, expected, mesh, generator, poisoned=poisoned, compare=sample.compare)
             if problem:
                 report.wrong.append(_finding(sample, mesh, str(case), problem))
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -14,7 +14,7 @@ from samite.layout import Factor, Layout
 from samite.layout.factor import Dim
 from samite.mesh import Mesh
 from samite.rules.planning import settle
-from samite.runtime.sharding import dtype_name, lay
+from samite.runtime.sharding import lay
 
 __all__ = ["kinds_of", "layouts_of", "scatter"]
 
@@ -28,7 +28,7 @@ def kinds_of(dtype: str) -> tuple[str, ...]:
     return ("sum", "max", "min", "prod") if dtype.startswith(("float", "bfloat", "int")) else ("sum",)
 
 
-@lru_cache(maxsize=None)
+@cache
 def layouts_of(type: TensorType, mesh: Mesh, owed: bool = True) -> tuple[Layout, ...]:
     """The canonical layouts of a tensor, the replicated one first.
 
@@ -62,7 +62,9 @@ def _layout(shape: Sequence[int], chosen: Mapping[str, tuple[str, int, str]]) ->
         return None
     dims: list[Dim] = []
     for dim, size in enumerate(shape):
-        major, minor = (tuple(a for a, (v, d, _) in chosen.items() if (v, d) == (verb, dim)) for verb in ("split", "minor"))
+        major, minor = (
+            tuple(a for a, (v, d, _) in chosen.items() if (v, d) == (verb, dim)) for verb in ("split", "minor")
+        )
         parts = _divisor(size)
         dims.append((Factor(parts, major), Factor(size // parts, minor)) if minor else (Factor(size, major),))
     return Layout(tuple(dims), "".join(kinds), frozenset(a for a, (verb, *_) in chosen.items() if verb == "owe"))

@@ -21,7 +21,8 @@ class Finding:
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.op}: {self.problem}\n  rule    {self.rule}\n  sample  {self.sample}\n  over    {self.mesh}\n  layouts {self.placements}"
+        fields = {"rule": self.rule, "sample": self.sample, "mesh": self.mesh, "layouts": self.placements}
+        return f"{self.op}: {self.problem}" + "".join(f"\n  {name:8}{text}" for name, text in fields.items())
 
 
 @dataclass
@@ -51,7 +52,9 @@ class Report:
         """Raises RuleError that shows the first wrong placements."""
         if self.wrong:
             shown = "\n\n".join(map(str, self.wrong[:5]))
-            raise RuleError(f"{len(self.wrong)} placements are wrong:\n\n{shown}", help="the rule must lose a letter, or mask")
+            raise RuleError(
+                f"{len(self.wrong)} placements are wrong:\n\n{shown}", help="the rule must lose a letter, or mask"
+            )
 
     def __str__(self) -> str:
         from io import StringIO

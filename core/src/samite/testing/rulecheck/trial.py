@@ -50,8 +50,7 @@ def run_case(
 ) -> str:
     """What is wrong with the op's rule in this case, "" if nothing is."""
     columns = [
-        scatter(x, layout, mesh, generator, poisoned=poisoned)
-        for x, layout in zip(operands, case.needs, strict=True)
+        scatter(x, layout, mesh, generator, poisoned=poisoned) for x, layout in zip(operands, case.needs, strict=True)
     ]
     try:
         outputs = compile_case(op, case, mesh)([[column[rank] for column in columns] for rank in range(mesh.size)])
@@ -95,7 +94,9 @@ def difference(
         locals_ = [rank[index].contiguous() for rank in outputs]
         shape = layout.local_shape(mesh)
         if any(tuple(x.shape) != shape or x.dtype != whole.dtype for x in locals_):
-            return f"result {index}: a rank has {locals_[0].dtype}{list(locals_[0].shape)}, not {whole.dtype}{list(shape)}"
+            return (
+                f"result {index}: a rank has {locals_[0].dtype}{list(locals_[0].shape)}, not {whole.dtype}{list(shape)}"
+            )
         if not compare:
             continue
         try:

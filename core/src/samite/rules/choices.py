@@ -1,0 +1,121 @@
+"""What a plan may choose: which letters take which factors, and what operands may keep owing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from samite.layout import Dim, Layout, axes_of, canonical, regroup, without
+from samite.rules.binding import Bound
+from samite.rules.notation import Group
+
+__all__ = ["Granted", "grants", "owed_choices"]
+
+_WISH = 1 << 30
+"""The operand number of a wish: after all operands."""
+
+
+class Granted(NamedTuple):
+    """The factors of each letter that is split; no axis twice. `kind` is the reduction that these letters leave."""
+
+    factors: Mapping[str, Dim]
+    kind: str
+
+
+class _Vote(NamedTuple):
+    """`operand` has `letter` split so; the heaviest (lowest) weight is heard first."""
+
+    weight: int
+    operand: int
+    letter: str
+    factors: Dim
+
+
+def grants(
+    bound: Bound, have: Sequence[Layout], mesh: Mapping[str, int], wish: Sequence[Layout | None]
+) -> Iterator[Granted]:
+    """By the size of operands; then, if that leaves a vote unheard, once with each operand's votes first."""
+    votes = sorted(_votes(bound, have, mesh, wish), key=lambda v: (v.weight, v.operand))
+    yield _grant(bound, votes, mesh)
+    axes = [axis for v in votes for axis in axes_of(v.factors)]
+    if len({v.letter for v in votes}) == len(votes) and len(set(axes)) == len(axes):
+        return
+    for operand in sorted({v.operand for v in votes if v.operand != _WISH}):
+        yield _grant(bound, sorted(votes, key=lambda v: v.operand != operand), mesh)
+
+
+def _votes(
+    bound: Bound, have: Sequence[Layout], mesh: Mapping[str, int], wish: Sequence[Layout | None]
+) -> Iterator[_Vote]:
+    for i, (groups, layout) in enumerate(zip(bound.operands, have, strict=True)):
+        yield from _ballots(bound, -prod(layout.shape), i, groups, layout, mesh)
+    for groups, layout in zip(bound.results, wish, strict=False):
+        if layout is not None:
+            yield from _ballots(bound, 1, _WISH, groups, layout, mesh)
+
+
+def _ballots(
+    bound: Bound, weight: int, operand: int, groups: Sequence[Group], layout: Layout, mesh: Mapping[str, int]
+) -> Iterator[_Vote]:
+    for group, dim in zip(groups, layout.dims, strict=True):
+        if not group or not axes_of(dim):
+            continue
+        parts = (dim,) if len(group) == 1 else regroup([dim], [bound.sizes[letter] for letter in group], mesh)[1]
+        for letter, factors in zip(group, parts, strict=True):
+            if letter in bound.splittable and axes_of(factors):
+                yield _Vote(weight, operand, letter, canonical(factors, mesh))
+
+
+def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Granted:
+    given: dict[str, Dim] = {}
+    used: set[str] = set()
+    kind = ""
+    for vote in votes:
+        factors = canonical(without([vote.factors], used)[0], mesh)
+        reduces = bound.reduced.get(vote.letter, "")
+        if vote.letter in given or not axes_of(factors) or (reduces and kind and reduces != kind):
+            continue
+        if vote.letter in bound.plain and len(factors) > 1:
+            continue
+        kind = kind or reduces
+        given[vote.letter] = factors
+        used |= set(axes_of(factors))
+    return Granted(given, kind)
+
+
+def owed_choices(
+    bound: Bound, have: Sequence[Layout], granted: Granted, mesh: Mapping[str, int]
+) -> Iterator[list[frozenset[str]]]:
+    """What each operand may keep owing (sum): for every axis that no letter uses, one of the rule's linear sets, or
+    nothing."""
+    used = {axis for factors in granted.factors.values() for axis in axes_of(factors)}
+    base: list[frozenset[str]] = [frozenset() for _ in have]
+    for letter, factors in granted.factors.items():
+        if bound.reduced.get(letter) == "sum":
+            _owe_beside(bound, base, letter, frozenset(axes_of(factors)))
+    options: list[list[tuple[str, tuple[int, ...]]]] = []
+    for axis in mesh:
+        holders = {
+            role for role, layout in zip(bound.roles, have, strict=True) if axis in layout.owed and layout.kind == "sum"
+        }
+        if axis in used or not holders or granted.kind not in ("", "sum"):
+            continue
+        sets = [s for s in bound.linear if holders & set(s)]
+        if sets:
+            options.append([(axis, max(sets, key=lambda s: len(holders & set(s)))), (axis, ())])
+    for choice in product(*options):
+        owed = list(base)
+        for axis, roles in choice:
+            owed = [o | {axis} if role in roles else o for o, role in zip(owed, bound.roles, strict=True)]
+        yield owed
+
+
+def _owe_beside(bound: Bound, owed: list[frozenset[str]], letter: str, axes: frozenset[str]) -> None:
+    """A summed letter is split: operands of its linear set that lack it are added once, so they become owed."""
+    holding = {r for r, groups in zip(bound.roles, bound.operands, strict=True) if any(letter in g for g in groups)}
+    joint = next((s for s in bound.linear if set(s) & holding), ())
+    for i, role in enumerate(bound.roles):
+        if role in joint and role not in holding:
+            owed[i] = owed[i] | axes

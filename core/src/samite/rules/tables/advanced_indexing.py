@@ -1,0 +1,102 @@
+"""`x[i, :, j]` and what its gradient adds: indices are broadcast with each other and address several dims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from samite.ir.graph import ListOf, Op, Slot
+from samite.rules.language import rule
+from samite.rules.shards import Shards
+from samite.rules.tables.indexing import kept
+
+
+def indexed_dims(op: Op) -> list[int]:
+    """The dims of the first operand that have an index."""
+    listed = next(item for item in op.form if isinstance(item, ListOf))
+    return [i for i, item in enumerate(listed.items) if isinstance(item, Slot)]
+
+
+def dims(op: Op) -> tuple[list[str], list[str]]:
+    """The dims of the operand, indexed ones "k0", "k1"; and of what is selected: the indices' dims, "*i", stand at the
+    first indexed dim, or in front if other dims lie between the indexed ones."""
+    at = indexed_dims(op)
+    operand = [f"k{i}" if i in at else f"d{i}" for i in range(len(op.operands[0].shape))]
+    rest = [d for i, d in enumerate(operand) if i not in at]
+    first = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
+    return operand, [*rest[:first], "*i", *rest[first:]]
+
+
+def index_text(op: Op) -> str:
+    operand, selected = dims(op)
+    return f"{' '.join(operand)}, [*i] -> {' '.join(selected)}"
+
+
+def index_put_text(op: Op) -> str:
+    """Where values are added up, indices may be anywhere; else the last one in order wins, and all must be known."""
+    operand, selected = dims(op)
+    values = op.operands[-1].shape
+    indices = torch.broadcast_shapes(*(t.shape for t in op.operands[1:-1]))
+    sizes = dict(zip(operand, op.operands[0].shape, strict=True))
+    full = [n for d in selected for n in (indices if d == "*i" else [sizes[d]])]
+    if not op.literals.get("accumulate") or list(values) != full:
+        whole = " ".join(d.upper() for d in operand)
+        return f"{whole}, [*I], {' '.join(f'V{i}' for i in range(len(values))) or '.'} -> {whole}"
+    return f"{' '.join(operand)}, [*i], {' '.join(selected)} -> {' '.join(operand)}"
+
+
+def local_indices(s: Shards, indices: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """(positions on this rank, which of them are all here, or None if no indexed dim is split). Indices may be < 0."""
+    found: list[torch.Tensor] = []
+    here: torch.Tensor | None = None
+    for dim, index in zip(indexed_dims(s.bound.op), indices, strict=True):
+        letter = f"k{dim}"
+        if s.split(letter):
+            index = torch.where(index < 0, index + s.size(letter), index)
+            index, mine = s.local_index(letter, index)
+            here = mine if here is None else here & mine
+        found.append(index)
+    return found, here
+
+
+def spread(s: Shards, indices: Sequence[torch.Tensor | None], x: torch.Tensor) -> tuple[list[torch.Tensor | None], int]:
+    """(one index or None for each dim, the dim of the selection at which the indices' dims stand)."""
+    at = indexed_dims(s.bound.op)
+    given = iter(indices)
+    spelled = [next(given) if i in at else None for i in range(x.ndim)]
+    return spelled, at[0] if at == list(range(at[0], at[-1] + 1)) else 0
+
+
+def over_selection(here: torch.Tensor, first: int, ndim: int) -> torch.Tensor:
+    """A mask of the indices' dims, shaped to broadcast over the selection."""
+    return here.view([1] * first + list(here.shape) + [1] * (ndim - first - here.ndim))
+
+
+def index(s: Shards, x: torch.Tensor, indices: Sequence[torch.Tensor]) -> torch.Tensor:
+    positions, here = local_indices(s, indices)
+    spelled, first = spread(s, positions, x)
+    selected = torch.ops.aten.index.Tensor(x, spelled)
+    return selected if here is None else kept(over_selection(here, first, selected.ndim), selected)
+
+
+def index_put(
+    s: Shards,
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor],
+    values: torch.Tensor,
+    accumulate: bool = False,
+    **_: bool,
+) -> torch.Tensor:
+    positions, here = local_indices(s, indices)
+    spelled, first = spread(s, positions, x)
+    if here is not None:
+        values = kept(over_selection(here, first, values.ndim), values)
+    return torch.ops.aten.index_put(x, spelled, values, accumulate)
+
+
+INDEXED = " ".join(f"k{i}" for i in range(16))
+
+rule("index.Tensor", index_text, sum=INDEXED, indexes=INDEXED, linear="0", padding={1: 0}, local=index)
+for name in ("index_put", "_unsafe_index_put"):
+    rule(name, index_put_text, sum="i", indexes=INDEXED, linear="0 2", padding={1: 0}, local=index_put)

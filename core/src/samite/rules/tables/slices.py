@@ -1,0 +1,219 @@
+"""Ops that cut a dim into parts, or join parts to one.
+
+Where all cuts are multiples of a unit, the dim is (K d) with d the unit, and d may be split: so a fused qkv weight laid
+out as "(3 h:tp)" splits without communication, and so do heads cut by groups. Cuts at any other place need the dim
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any
+
+import torch
+
+from samite.ir.graph import Op
+from samite.rules.language import rule
+from samite.rules.shards import Shards, along
+from samite.rules.tables.views import arrow, dims_of
+
+
+def unit(sizes: Sequence[int]) -> int:
+    """The largest piece that all sizes are multiples of."""
+    return gcd(*sizes)
+
+
+def pieces(size: int, each: int, letter: str) -> str:
+    """A dim of `size` made of pieces of `each`: "d", "(K d)", or "K" if its pieces are single elements."""
+    if each <= 1:
+        return letter
+    return "d" if size == each else f"({letter} d)"
+
+
+def put(dims: Sequence[str], at: int, group: str) -> list[str]:
+    return [group if i == at else d for i, d in enumerate(dims)]
+
+
+def at_dim(op: Op, ndim: int) -> int:
+    return op.literals.get("dim", 0) % ndim
+
+
+# ---- split, cat, stack ---------------------------------------------------------------------------
+
+
+def split(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    sizes = [r.shape[at] for r in op.results]
+    each = unit(sizes)
+    parts = [put(dims, at, pieces(n, each, f"P{i}")) for i, n in enumerate(sizes)]
+    return arrow(put(dims, at, pieces(sum(sizes), each, "K")), *parts)
+
+
+def split_local(s: Shards, x: torch.Tensor, dim: int = 0, **_: Any) -> list[torch.Tensor]:
+    return list(x.split([s.result_shape(i)[dim] for i in range(len(s.plan.results))], dim))
+
+
+def cat(op: Op) -> str:
+    ndim = len(op.results[0].shape)
+    dims = [f"d{i}" for i in range(ndim)]
+    at = at_dim(op, ndim)
+    # torch lets an empty 1-d tensor be joined to any others
+    sizes = [t.shape[at] if len(t.shape) == ndim else 0 for t in op.operands]
+    each = unit(sizes)
+    parts = [
+        " ".join(put(dims, at, pieces(n, each, f"P{i}")) if len(t.shape) == ndim else [f"P{i}"])
+        for i, (n, t) in enumerate(zip(sizes, op.operands, strict=True))
+    ]
+    return f"{', '.join(parts)} -> {' '.join(put(dims, at, pieces(sum(sizes), each, 'K')))}"
+
+
+def stack(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims) + 1)
+    return f"[{' '.join(dims) or '.'}] -> {' '.join([*dims[:at], 'K', *dims[at:]])}"
+
+
+def unbind(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    return arrow(put(dims, at, "D"), [d for i, d in enumerate(dims) if i != at])
+
+
+# ---- slices --------------------------------------------------------------------------------------
+
+
+def bounds(start: int | None, end: int | None, size: int) -> tuple[int, int]:
+    """Python's rules for a slice of step 1."""
+    first, last, _ = slice(start, end).indices(size)
+    return first, max(first, last)
+
+
+def cut(op: Op, wide: Sequence[int], dims: Sequence[str]) -> tuple[str, str]:
+    """(the dim before, and after the slice) of a tensor of shape `wide`."""
+    at = at_dim(op, len(wide))
+    size, literals = wide[at], op.literals
+    first, last = bounds(literals.get("start"), literals.get("end"), size)
+    if literals.get("step", 1) != 1:
+        return "K", "P"
+    if last - first == size:
+        return dims[at], dims[at]
+    each = unit([size, first, last])
+    return pieces(size, each, "K"), pieces(last - first, each, "P")
+
+
+def slice_text(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    before, after = cut(op, op.operands[0].shape, dims)
+    return arrow(put(dims, at, before), put(dims, at, after))
+
+
+def slice_backward_text(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    before, after = cut(op, op.results[0].shape, dims)
+    return arrow(put(dims, at, after), put(dims, at, before))
+
+
+def slice_scatter_text(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    before, after = (" ".join(put(dims, at, group)) for group in cut(op, op.operands[0].shape, dims))
+    return f"{before}, {after} -> {before}"
+
+
+def local_bounds(s: Shards, shape: Sequence[int], dim: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """The slice of a shard: the same pieces, each of its local size. `shape` is global."""
+    first, last = bounds(start, end, shape[dim])
+    if last - first == shape[dim]:
+        return 0, s.result_shape()[dim]
+    if not s.split("d"):
+        return first, last
+    each, local = s.size("d"), s.local_size("d")
+    return first // each * local, last // each * local
+
+
+def slice_local(
+    s: Shards, x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> torch.Tensor:
+    first, last = local_bounds(s, s.bound.op.operands[0].shape, dim, start, end)
+    return torch.ops.aten.slice.Tensor(x, dim, first, last, step)
+
+
+def slice_backward_local(
+    s: Shards, grad: torch.Tensor, *, dim: int, start: int, end: int, step: int, **_: Any
+) -> torch.Tensor:
+    first, last = local_bounds(s, s.bound.op.results[0].shape, dim, start, end)
+    return torch.ops.aten.slice_backward(grad, s.result_shape(), dim, first, last, step)
+
+
+def slice_scatter_local(
+    s: Shards,
+    x: torch.Tensor,
+    src: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> torch.Tensor:
+    first, last = local_bounds(s, s.bound.op.operands[0].shape, dim, start, end)
+    return torch.ops.aten.slice_scatter(x, src, dim, first, last, step)
+
+
+def pad(op: Op) -> str:
+    """Dims that are padded are whole."""
+    dims = dims_of(op)
+    count = len(op.literals["pad"]) // 2
+    padded = {len(dims) - 1 - i for i in range(count) if any(op.literals["pad"][2 * i : 2 * i + 2])}
+    before, after = ([f"{c}{i}" if i in padded else d for i, d in enumerate(dims)] for c in "KP")
+    return arrow(before, after)
+
+
+def pads_zero(op: Op) -> str:
+    return "all" if op.literals.get("value", 0) == 0 else ""
+
+
+# ---- one index -----------------------------------------------------------------------------------
+
+
+def select(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    return arrow(put(dims, at, "k"), [d for i, d in enumerate(dims) if i != at])
+
+
+def select_backward(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims) + 1)
+    return arrow(dims, [*dims[:at], "k", *dims[at:]])
+
+
+def select_local(s: Shards, x: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """The rank that has the index gives its slice, all others zeros."""
+    if not s.split("k"):
+        return torch.ops.aten.select.int(x, dim, index)
+    position, mine = s.local_index("k", torch.full((1,), index % s.size("k"), dtype=torch.int64))
+    return torch.where(mine, x.index_select(dim, position).squeeze(dim), torch.zeros((), dtype=x.dtype))
+
+
+def select_backward_local(s: Shards, grad: torch.Tensor, *, dim: int, index: int, **_: Any) -> torch.Tensor:
+    if not s.split("k"):
+        return torch.ops.aten.select_backward(grad, s.result_shape(), dim, index)
+    grad = grad.unsqueeze(dim)
+    here = along(s.positions("k") == index % s.size("k"), dim, grad.ndim)
+    return torch.where(here, grad, torch.zeros((), dtype=grad.dtype))
+
+
+rule("split.Tensor", split, linear="all", local=split_local)
+rule("split_with_sizes", split, linear="all", local=split_local)
+rule("cat", cat, linear="all")
+rule("stack", stack, linear="all")
+rule("unbind.int", unbind, linear="all")
+rule("slice.Tensor", slice_text, linear="all", local=slice_local)
+rule("slice_backward", slice_backward_text, linear="all", local=slice_backward_local)
+rule("slice_scatter", slice_scatter_text, linear="all", local=slice_scatter_local)
+rule("constant_pad_nd", pad, linear=pads_zero)
+rule("select.int", select, sum="k", indexes="k", linear="all", local=select_local)
+rule("select_backward", select_backward, indexes="k", linear="all", local=select_backward_local)
