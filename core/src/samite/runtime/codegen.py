@@ -26,6 +26,7 @@ from torch import fx
 
 from samite.errors import UnsupportedOp
 from samite.ir.collectives import split_axes
+from samite.ir.graph import overload
 from samite.mesh import Mesh
 
 __all__ = ["Code", "Collective", "Expression", "Main", "Statement", "Writer", "generate"]
@@ -91,21 +92,10 @@ class Code:
         Raises UnsupportedOp if an op is not registered in this process.
         """
         namespace: dict[str, Any] = {"torch": torch, **self.constants, **names}
-        namespace.update((name, _resolve(op)) for name, op in self.ops.items())
+        namespace.update((name, overload(op)) for name, op in self.ops.items())
         namespace.update((name, mesh.peers(rank, axes).index(rank)) for name, axes in self.places.items())
         exec(self._compiled, namespace)
         return namespace["main"]
-
-
-def _resolve(name: str) -> Any:
-    namespace, op, overload = name.split(".")
-    try:
-        return getattr(getattr(getattr(torch.ops, namespace), op), overload)
-    except AttributeError:
-        raise UnsupportedOp(
-            f'op "{namespace}::{op}" is not registered in this process',
-            help='name the module that registers it in the mesh\'s options: worker_imports=["my_ops"]',
-        ) from None
 
 
 def generate(
