@@ -197,6 +197,13 @@ class Builder:
 
     def _literal(self, constant: Constant) -> Value:
         ir, value = self._ir, constant.value
+        if constant.kind in ("Int.bool", "Float.bool"):
+            return ir.Operation.create(
+                f"torch.aten.{constant.kind}",
+                results=[ir.Type.parse(f"!torch.{constant.kind.removesuffix('.bool').lower()}")],
+                operands=[self._item(Constant.of(value), ())],
+                loc=self._unknown,
+            ).results[0]
         attributes: dict[str, Any] = {}
         if constant.kind == "bool":
             attributes["value"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(1), int(value))

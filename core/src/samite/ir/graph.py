@@ -7,7 +7,7 @@ the ops that use them, so a `Node` is a torch op as its schema writes it: tensor
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -45,7 +45,10 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal. `text` tells 1 from True and 1.0, and 0.0 from -0.0, where Python's equality does not."""
+    """A literal. `text` tells 1 from True and 1.0, and 0.0 from -0.0, where Python's equality does not.
+
+    `kind` is the Python type's name; "Int.bool" and "Float.bool" are a bool where the dialect takes numbers only.
+    """
 
     kind: str
     text: str
@@ -231,6 +234,10 @@ def scan_function(module: Any, name: str = "main") -> Graph:
     return _Scan(function(module, name)).graph
 
 
+_BOOL_CASTS = frozenset(("torch.aten.Int.bool", "torch.aten.Float.bool"))
+"""How the torch dialect spells a bool where a scalar is expected: the literal stays a bool."""
+
+
 class _Scan:
     def __init__(self, function: Any) -> None:
         self.numbers: dict[Any, int] = {}
@@ -260,6 +267,10 @@ class _Scan:
         name: str = operation.name
         if name.startswith("torch.constant."):
             self.folded[operation.results[0]] = _literal(operation)
+        elif name in _BOOL_CASTS:
+            cast = self.folded[operation.operands[0]]
+            assert isinstance(cast, Constant)
+            self.folded[operation.results[0]] = Constant(name.removeprefix("torch.aten."), cast.text, cast.value)
         elif name == "torch.prim.ListConstruct":
             result = operation.results[0]
             self.folded[result] = (str(result.type), tuple(operation.operands))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from samite.errors import CaptureError
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
 from samite.ir.context import TensorType, context
 from samite.ir.dialect import encode, mesh_attribute
@@ -17,6 +18,8 @@ from samite.ir.module import Module
 __all__ = ["import_graph", "trace"]
 
 _DIST_CALLS = frozenset(COLLECTIVES + RANK_LOCAL)
+_UNREADABLE = frozenset((torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2))
+"""dtypes whose literals Python cannot read back; float32 holds all their values."""
 
 
 def import_graph(
@@ -98,6 +101,12 @@ def _importers() -> tuple[type, type]:
             phase = custom.get("phase", "")
             return ir.Location.name(f"{phase}:{custom.get('op', -1)}", at) if phase else at
 
+        def dtype_to_type(self, dtype: torch.dtype) -> Any:
+            try:
+                return super().dtype_to_type(dtype)
+            except KeyError:
+                raise CaptureError(f"the IR has no type for tensors of {dtype}", help="cast it: x.to(...)") from None
+
     class NodeImporter(GraphNodeImporter):
         def _import_torch_op_overload(self, loc: Any, node: torch.fx.Node, concrete_target: Any = None) -> None:
             target: Any = concrete_target or node.target
@@ -122,9 +131,14 @@ def _importers() -> tuple[type, type]:
         def _import_literal(self, py_value: Any, info: Any = None) -> Any:
             if isinstance(py_value, torch.device):
                 py_value = None  # programs are device neutral
-            # torch-mlir keeps tensors as resources, which Python cannot read back; literals of a step are small.
             if not isinstance(py_value, torch.Tensor):
                 return super()._import_literal(py_value, info)
+            if py_value.dtype in _UNREADABLE:
+                wide = self._import_literal(py_value.float(), info)
+                return self._convert_type(wide, torch.Tensor, py_value.dtype, py_value.size())
+            if py_value.is_complex():
+                raise CaptureError(f"a constant tensor of {py_value.dtype}", help="pass it in as an argument")
+            # torch-mlir keeps tensors as resources, which Python cannot read back; literals of a step are small.
             array = torch.Tensor.numpy(py_value.detach().contiguous())
             type = self._cc.tensor_to_vtensor_type(py_value)
             element = self._cc.dtype_to_type(py_value.dtype)

@@ -40,7 +40,7 @@ def to_fx(program: Lowerable) -> torch.fx.GraphModule:
 def graph_to_fx(graph: Graph, mesh: Mapping[str, int]) -> torch.fx.GraphModule:
     """The same of a scanned function."""
     made = torch.fx.Graph()
-    values: list[torch.fx.Node] = []
+    values: list[Any] = []
     for index, argument in enumerate(graph.arguments):
         values.append(made.placeholder(f"arg{index}"))
         values[-1].meta["types"] = (argument.type,)
@@ -51,6 +51,9 @@ def graph_to_fx(graph: Graph, mesh: Mapping[str, int]) -> torch.fx.GraphModule:
             name = f"literal{sum(1 for _ in holder.buffers())}"
             holder.register_buffer(name, _literal(node, types[0].dtype))
             call = made.get_attr(name)
+        elif node.op.name == "constant.none":
+            values.append(None)
+            continue
         else:
             target, args, kwargs = _call(graph, node, mesh, [values[o] for o in node.operands])
             call = made.call_function(target, args, kwargs)
