@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import samite.layout
 from samite.errors import LayoutError
 from samite.layout import IDENTITY, Factor, Layout, identity
 from samite.mesh import Mesh
@@ -123,6 +128,19 @@ def test_canonical() -> None:
     assert canonical("[0:dp, (0 3:tp)]") == "[0, 0]"
     assert canonical("[()]") == "[1]"
     assert canonical("[6] sum(one)") == "[6]"
+
+
+def test_these_values_need_nothing_beyond_the_standard_library() -> None:
+    folder = Path(samite.layout.__file__).parent
+    files = [
+        *folder.glob("*.py"),
+        *(folder.parent / f"{name}.py" for name in ("placement", "mesh", "topology", "errors")),
+    ]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= {"samite", *sys.stdlib_module_names}, file
 
 
 def test_names_an_axis_that_the_mesh_lacks() -> None:

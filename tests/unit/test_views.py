@@ -34,6 +34,7 @@ def view(text: str, sizes: tuple[int, ...], mesh: Mesh = MESH) -> tuple[str, str
         ("[1]", (), "[]"),
         ("[]", (1, 1), "[1, 1]"),
         ("[1:tp, 8]", (8,), "[(1:tp 8)]"),  # index 0 owns all 8
+        ("[8:dp, 1:tp]", (8,), "[(8:dp 1:tp)]"),
         ("[8:dp, 0]", (0, 5), "[0, 5]"),
         ("[8:dp, 0]", (8, 0), "[8:dp, 0]"),
     ],

@@ -6,9 +6,10 @@ Every function takes any mapping from axis to size, in mesh order, as its mesh.
 from __future__ import annotations
 
 from samite.layout.conversion import from_placements, to_placements
-from samite.layout.factor import Dim, Factor, axes_of, canonical, merge, places, split, without
+from samite.layout.factor import Dim, Factor, axes_of, merge, places, split, without
 from samite.layout.identity import IDENTITY, identity
 from samite.layout.layout import Layout
+from samite.layout.normal_form import canonical
 from samite.layout.resharding import bytes_moved, plan
 from samite.layout.steps import Plan, Step, Verb
 from samite.layout.views import regroup

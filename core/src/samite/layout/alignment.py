@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from samite.layout.factor import Dim, Factor, axes_of, canonical, split, without
+from samite.layout.factor import Dim, Factor, axes_of, split, without
+from samite.layout.normal_form import canonical
 
 __all__ = ["Aligned", "align"]
 
 
 class Aligned(NamedTuple):
-    """`src` and `dst` with equal factor sizes; `gathered` are the axes that `src` had to lose, innermost first."""
+    """`src` and `dst` with equal factor sizes; `gathered` are the axes that `src` had to lose for it."""
 
     src: Dim
     dst: Dim
-    gathered: tuple[str, ...]
+    gathered: frozenset[str]
 
 
 def align(src: Dim, dst: Dim, mesh: Mapping[str, int]) -> Aligned:
@@ -27,7 +28,7 @@ def align(src: Dim, dst: Dim, mesh: Mapping[str, int]) -> Aligned:
         fine = _refine(outer, _cuts(dst), mesh)
         target = fine and _refine(dst, _cuts(fine), mesh)
         if fine and target and (pair := _pair_owners(fine, target)):
-            return Aligned(*pair, tuple(reversed(axes[kept:])))
+            return Aligned(*pair, frozenset(axes[kept:]))
     raise AssertionError(f"{dst} does not refine {src}")  # an unsplit dim can be cut anywhere
 
 

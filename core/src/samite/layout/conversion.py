@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from samite.errors import LayoutError, PlacementError, nearest
-from samite.layout.factor import Dim, Factor, canonical, require_axes
+from samite.layout.factor import Dim, Factor, require_axes
 from samite.layout.layout import Layout
+from samite.layout.normal_form import canonical
 from samite.placement import Partial, Placement, Replicate, Shard, as_placement
 
 __all__ = ["from_placements", "to_placements"]

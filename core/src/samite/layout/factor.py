@@ -9,14 +9,14 @@ Functions take any mapping from axis to size as the mesh, in mesh order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
-from math import gcd, isqrt, prod
+from itertools import product
+from math import prod
 
 from samite.errors import LayoutError, nearest
 
-__all__ = ["Dim", "Factor", "axes_of", "canonical", "merge", "merged", "places", "require_axes", "split", "without"]
+__all__ = ["Dim", "Factor", "axes_of", "merge", "merged", "places", "require_axes", "split", "without"]
 
 
 @dataclass(frozen=True)
@@ -108,54 +108,6 @@ def merged(dim: Iterable[Factor], mesh: Mapping[str, int]) -> Dim:
         while len(out) > 1 and (one := merge(out[-2], out[-1], mesh)):
             out[-2:] = [one]
     return tuple(out) or (Factor(1),)
-
-
-def canonical(dim: Iterable[Factor], mesh: Mapping[str, int]) -> Dim:
-    """The one form of all dims with this index map: the equality that decides whether to reshard."""
-    cut: list[Factor] = []
-    # An axis on a chunk of length 1 only says that its index 0 owns the element. Such axes commute with everything, so
-    # they go last, in mesh order.
-    owners: list[str] = []
-    for f in dim:
-        if f.size == 0:  # no elements: every index map is the empty one
-            return (Factor(0),)
-        lengths = f.chunks(mesh)
-        cutting = sum(length > 1 for length in lengths[:-1])
-        owners += f.axes[cutting:]
-        cut.append(Factor(f.size, f.axes[:cutting]) if cutting < len(f.axes) else f)
-    out = merged(cut, mesh) if len(cut) < 2 else _settle(merged(_shatter(cut, mesh), mesh), mesh)
-    return merged((*out, Factor(1, tuple(axis for axis in mesh if axis in owners))), mesh) if owners else out
-
-
-# Where ranks stay empty, a boundary between factors can lie at several places: over 3 ranks, (4:a)(2) and (2:a)(4) both
-# are 0..3, 4..7, nothing. So factors are first cut as finely as they can be, then merged from the left, and what does
-# not merge takes as much as it can from an unsplit neighbour.
-
-
-def _shatter(dim: Iterable[Factor], mesh: Mapping[str, int]) -> Iterator[Factor]:
-    for f in dim:
-        lengths = f.chunks(mesh)
-        start = 0
-        for stop in range(1, len(lengths)):
-            whole = gcd(*lengths[start : stop + 1])
-            if whole == lengths[stop]:  # what is left of a chunk divides all before it: a factor of its own
-                yield Factor(lengths[start] // whole, f.axes[start:stop])
-                start = stop
-        rest = gcd(*lengths[start:])
-        yield Factor(lengths[start] // rest, f.axes[start:])
-        yield Factor(rest)
-
-
-def _settle(dim: Dim, mesh: Mapping[str, int]) -> Dim:
-    out = list(dim)
-    for i, (f, minor) in enumerate(pairwise(dim)):
-        if f.axes and not minor.axes:
-            lengths = [length * minor.size for length in f.chunks(mesh)]
-            whole = gcd(*lengths)
-            divisors = {d for k in range(1, isqrt(whole) + 1) if whole % k == 0 for d in (k, whole // k)}
-            rest = min(d for d in divisors if Factor(lengths[0] // d, f.axes).chunks(mesh) == [n // d for n in lengths])
-            out[i : i + 2] = Factor(lengths[0] // rest, f.axes), Factor(rest)
-    return tuple(out)
 
 
 def without(dims: Iterable[Dim], axes: Iterable[str]) -> tuple[Dim, ...]:

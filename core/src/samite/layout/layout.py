@@ -8,7 +8,8 @@ from functools import lru_cache
 from math import prod
 
 from samite.errors import LayoutError, nearest
-from samite.layout.factor import Dim, Factor, axes_of, canonical, require_axes
+from samite.layout.factor import Dim, Factor, axes_of, require_axes
+from samite.layout.normal_form import canonical
 from samite.layout.text import parse, spell
 from samite.placement import REDUCTIONS
 

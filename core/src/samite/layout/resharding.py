@@ -104,7 +104,7 @@ class _Search:
 
     def start(self, src: Layout) -> _State:
         dims = tuple(dim if a.gathered else a.src for dim, a in zip(self.dims, self.aligned, strict=True))
-        blocking = tuple(frozenset(a.gathered) for a in self.aligned)
+        blocking = tuple(a.gathered for a in self.aligned)
         return _State(tuple(map(_stacks, dims)), blocking, src.owed, src.kind)
 
     def goal(self) -> _State:
@@ -155,14 +155,12 @@ class _Search:
         for dim, (stacks, blocking, aligned) in enumerate(zip(state.stacks, state.blocking, self.aligned, strict=True)):
             factors = self.dims[dim] if blocking else aligned.dst
             for place, (stack, f) in enumerate(zip(stacks, factors, strict=True)):
-                now = Factor(f.size, stack)
                 if blocking:
-                    slots.append(_Slot(dim, place, now, "", bool(stack) and stack[-1] in blocking))
+                    wanted, leaves = "", bool(stack) and stack[-1] in blocking
                 else:
                     stays = f.axes[: len(stack)] == stack
-                    slots.append(
-                        _Slot(dim, place, now, f.axes[len(stack)] if stays and f.axes != stack else "", not stays)
-                    )
+                    wanted, leaves = f.axes[len(stack)] if stays and f.axes != stack else "", not stays
+                slots.append(_Slot(dim, place, Factor(f.size, stack), wanted, leaves))
         return slots
 
     def _pop(self, state: _State, slot: _Slot) -> _State:
