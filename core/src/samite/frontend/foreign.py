@@ -31,6 +31,9 @@ _HARMLESS = frozenset(
 """Names of functions that read shape and dtype alone."""
 
 
+_DATA_DEPENDENT = (torch.optim.LBFGS, torch.optim.SparseAdam, torch.optim.Adafactor)
+
+
 def variables(fn: Callable[..., Any]) -> dict[str, Any]:
     """The variables of enclosing functions and of the module that `fn` reads."""
     fn = inspect.unwrap(fn.forward if isinstance(fn, nn.Module) else fn)
@@ -81,7 +84,7 @@ class Foreign:
             def before(optimizer: Optimizer, *_: Any) -> None:
                 if id(optimizer) not in self._optimizers:
                     self._refuse("optimizer", self._name_of(optimizer), user_line())
-                if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
+                if isinstance(optimizer, _DATA_DEPENDENT):
                     raise CaptureError(
                         f"{type(optimizer).__name__} cannot be captured: its step branches on data",
                         where=user_line(),

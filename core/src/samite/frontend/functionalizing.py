@@ -129,15 +129,20 @@ class _Functionalizer:
 
     def _result(self, node: Node) -> Node:
         """The value that `node` writes, in the shape and dtype of what it overwrites."""
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._read)
-        old, name = args[0], node.target._schema.name  # type: ignore[union-attr]
-        if name == "aten::detach_":
-            return old
-        if name == "aten::zero_":
-            return self._call(node, aten.full.default, (old.meta["val"].shape, 0), dtype=old.meta["val"].dtype)
-        if name == "aten::fill_" and not isinstance(args[1], Node):
-            return self._call(node, aten.full.default, (old.meta["val"].shape, args[1]), dtype=old.meta["val"].dtype)
-        value = args[1] if name in ("aten::copy_", "aten::fill_") else self._call(node, _functional(node), args, **kwargs)
+        mapped: Any = torch.fx.map_arg((node.args, node.kwargs), self._read)
+        (old, *others), kwargs = mapped
+        shape, dtype = old.meta["val"].shape, old.meta["val"].dtype
+        match _op(node)._schema.name:
+            case "aten::detach_":
+                return old
+            case "aten::zero_":
+                return self._call(node, aten.full.default, (shape, 0), dtype=dtype)
+            case "aten::fill_" if not isinstance(others[0], Node):
+                return self._call(node, aten.full.default, (shape, others[0]), dtype=dtype)
+            case "aten::copy_" | "aten::fill_":
+                value = others[0]
+            case _:
+                value = self._call(node, _functional(node), (old, *others), **kwargs)
         return self._like(node, value, old.meta["val"])
 
     def _like(self, node: Node, value: Node, old: Tensor) -> Node:
@@ -150,10 +155,19 @@ class _Functionalizer:
     def _call(self, node: Node, op: OpOverload, args: Any, **kwargs: Any) -> Node:
         made = self.new.call_function(op, args, kwargs)
         made.meta = dict(node.meta)
-        fakes = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+        fakes: Any = torch.fx.map_arg((args, kwargs), _fake)
         with node.meta["val"].fake_mode:
             made.meta["val"] = op(*fakes[0], **fakes[1])
         return made
+
+
+def _fake(node: Node) -> Any:
+    return node.meta["val"]
+
+
+def _op(node: Node) -> OpOverload:
+    assert isinstance(node.target, OpOverload)
+    return node.target
 
 
 _WHOLE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
@@ -171,7 +185,7 @@ def _is_view(node: Node, views: Mapping[Node, Node]) -> bool:
 
 def _written(node: Node) -> Node:
     """What an in-place op writes: its first argument, and nothing else."""
-    first, *others = node.target._schema.arguments  # type: ignore[union-attr]
+    first, *others = _op(node)._schema.arguments
     target = node.args[0] if node.args else None
     if not isinstance(target, Node) or not _writes(first) or any(_writes(other) for other in others):
         raise _PartialWrite
@@ -184,9 +198,9 @@ def _writes(argument: Any) -> bool:
 
 def _functional(node: Node) -> OpOverload:
     """The out-of-place form of an in-place op: the same name without the underscore."""
-    namespace, name = node.target._schema.name.split("::")  # type: ignore[union-attr]
+    namespace, name = _op(node)._schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    overload = getattr(packet, node.target._overloadname, None)  # type: ignore[union-attr]
+    overload = getattr(packet, _op(node)._overloadname, None)
     if not name.endswith("_") or overload is None:
         raise _PartialWrite
     return overload

@@ -30,22 +30,36 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self._handlers.get(func)
         self._check(func, args, kwargs)
+        if func is Tensor.backward:
+            return self._backward(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if handler is None else handler(func, args, kwargs or {})
+
+    def _backward(self, tensor: Tensor, gradient: Tensor | None = None, *options: Any, **named: Any) -> None:
+        """A mode is off while it handles a function, but a checkpoint's forward runs again within the backward."""
+        with self:
+            torch.autograd.backward(tensor, gradient, *options, **named)
 
 
 @contextmanager
 def leaf_functions() -> Iterator[None]:
-    """Let function modes see what the Python functions of torch.nn.functional call, not those functions.
+    """Let function modes see what the Python functions of `torch.nn.functional` call, not those functions.
 
     A mode is off while it handles a function, so SDPA and dropout inside `multi_head_attention_forward` would pass it
-    by. These functions hand themselves to the mode only if `has_torch_function` says so.
+    by. These functions hand themselves to the mode only if `has_torch_function` says so. `torch.autograd.grad` too.
     """
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    with mock.patch.multiple(torch.nn.functional, **dict.fromkeys(names, lambda *_: False)):
+    with (
+        mock.patch.multiple(torch.nn.functional, **dict.fromkeys(names, _never)),
+        mock.patch.object(torch.autograd, "has_torch_function", _never),
+    ):
         yield
 
 
-# `alpha=` and `value=` take Python numbers: a tensor there is read with item(), which no trace can do.
+def _never(*_: object) -> bool:
+    return False
+
+
+# `alpha=`, `value=` and `fill_value` take Python numbers: a tensor there is read with item(), which no trace can do.
 
 
 def _scaled_sum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,6 +81,17 @@ def _scaled_pair(combine: Callable[[Tensor, Tensor, Tensor], Tensor], add: Calla
     return handler
 
 
+def _filled(make_empty: Callable[..., Tensor]) -> Handler:
+    def handler(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = kwargs.get("fill_value", args[-1])
+        if not isinstance(value, Tensor):
+            return func(*args, **kwargs)
+        rest = {k: v for k, v in kwargs.items() if k != "fill_value"}
+        return make_empty(*(args if "fill_value" in kwargs else args[:-1]), **rest).copy_(value)
+
+    return handler
+
+
 def scalar_arguments() -> dict[Any, Handler]:
     """Functions whose number may be a traced 0-d tensor, as the optimizers pass their learning rate."""
     handlers: dict[Any, Handler] = dict.fromkeys((torch.add, torch.sub), _scaled_sum)
@@ -75,6 +100,8 @@ def scalar_arguments() -> dict[Any, Handler]:
         handlers[getattr(torch, name)] = _scaled_pair(combine, torch.add)
         handlers[getattr(Tensor, name)] = _scaled_pair(combine, torch.add)
         handlers[getattr(Tensor, name + "_")] = _scaled_pair(combine, Tensor.add_)
+    handlers |= {torch.full: _filled(torch.empty), torch.full_like: _filled(torch.empty_like)}
+    handlers[Tensor.new_full] = _filled(Tensor.new_empty)
     return handlers
 
 

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+import inspect
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["Identity", "ambient", "freeze"]
+__all__ = ["CACHES", "Identity", "ambient", "freeze", "freeze_argument", "has_attributes"]
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 
 
-class Identity:
-    """A value that is only equal to itself; holding it keeps its id from being used again."""
+CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
+"""Attributes in which recurrent layers list their weights, and list them anew whenever these are other objects."""
 
-    __slots__ = ("value",)
+
+class Identity:
+    """A value that is only equal to itself. It is not kept alive if it can be helped; once gone it equals nothing."""
+
+    __slots__ = ("_hash", "_value")
 
     def __init__(self, value: object) -> None:
-        self.value = value
+        self._hash = id(value)
+        try:
+            self._value: Callable[[], object] = weakref.ref(value)
+        except TypeError:
+            self._value = lambda: value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
+        return isinstance(other, Identity) and (value := self._value()) is not None and value is other._value()
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return self._hash
 
     def __repr__(self) -> str:
-        return f"<{type(self.value).__name__} at {id(self.value):#x}>"
+        return f"<{type(self._value()).__name__} at {self._hash:#x}>"
 
 
 def freeze(value: Any) -> Hashable:
@@ -35,6 +49,8 @@ def freeze(value: Any) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return value if kind is str else (kind, value)
+    if isinstance(value, Tensor):
+        return kind, value.shape, value.dtype  # not by identity: with weak references to it, it could not be swapped
     if isinstance(value, Mapping):
         return (kind, tuple((freeze(k), freeze(v)) for k, v in value.items()))
     if isinstance(value, Set):
@@ -42,6 +58,22 @@ def freeze(value: Any) -> Hashable:
     if isinstance(value, Sequence):
         return (kind, tuple(freeze(v) for v in value))
     return Identity(value)
+
+
+_OPAQUE = (LRScheduler, torch.Generator, nn.Module, Optimizer, Tensor, ModuleType, type)
+
+
+def has_attributes(value: object) -> bool:
+    """Whether `value` is an object of a class of the user's, whose attributes a function may read as its arguments."""
+    return hasattr(value, "__dict__") and not isinstance(value, _OPAQUE) and not inspect.isroutine(value)
+
+
+def freeze_argument(value: Any) -> Hashable:
+    """`freeze`, with an object of the user's by its attributes."""
+    if not has_attributes(value):
+        return freeze(value)
+    held = vars(value).items()
+    return type(value), tuple((k, freeze(v)) for k, v in held if not isinstance(v, (nn.Module, Optimizer, Tensor)))
 
 
 def ambient() -> Hashable:

@@ -15,6 +15,7 @@ from unittest import mock
 from torch import nn
 
 from samite.errors import CaptureError
+from samite.frontend.keys import CACHES
 from samite.frontend.source import user_line
 
 __all__ = ["PythonState"]
@@ -106,7 +107,7 @@ class PythonState:
                 before.clear()
                 before.extend(content) if isinstance(before, list) else before.update(content)
                 changed = True
-        return changed
+        return changed and key not in CACHES
 
 
 _MISSING = object()

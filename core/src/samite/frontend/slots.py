@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from samite.errors import InputError
 from samite.frontend.hyperparameters import RATE, rate_dtype
 
 __all__ = [
@@ -28,10 +32,14 @@ class Slot(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """An entry of a dictionary or list, whose tensor others may hold as well: it keeps its identity."""
+    """An entry of a dictionary or list, whose tensor others may hold as well: it keeps its identity.
+
+    `module` is the module that owns the dictionary, if one does.
+    """
 
     container: Any
     key: Any
+    module: nn.Module | None = None
 
     def get(self) -> Tensor:
         return self.container[self.key]
@@ -44,7 +52,27 @@ class TensorSlot:
             return
         if isinstance(current, nn.Parameter):
             value = nn.Parameter(value, requires_grad=current.requires_grad)
-        torch.utils.swap_tensors(current, value)
+        with _unwatched(self.module):
+            try:
+                torch.utils.swap_tensors(current, value)
+            except RuntimeError as error:
+                raise InputError(
+                    f"a tensor of shape {tuple(current.shape)} cannot be replaced: {error}",
+                    help="an autograd graph that was made outside may hold it: keep loss.detach() instead of loss",
+                ) from error
+
+
+@contextmanager
+def _unwatched(module: nn.Module | None) -> Iterator[None]:
+    """Recurrent layers hold weak references to their weights, with which a tensor cannot be swapped."""
+    if not isinstance(module, nn.RNNBase):
+        yield
+        return
+    module._flat_weight_refs = [None] * len(module._flat_weights)
+    try:
+        yield
+    finally:
+        module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]
 
 
 @dataclass(frozen=True, slots=True)

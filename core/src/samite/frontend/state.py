@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind
 from samite.frontend.hyperparameters import constants
-from samite.frontend.keys import ambient, freeze
+from samite.frontend.keys import CACHES, ambient, freeze, freeze_argument
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, TensorSlot
 
 __all__ = ["StateTree"]
@@ -79,7 +79,7 @@ class StateTree:
             tuple(at for _, at in self.places),
             tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
             tuple((name, type(o), tuple(self._group(g) for g in o.param_groups)) for name, o in self.optimizers),
-            tuple((name, freeze(value)) for name, value in self.objects),
+            tuple((name, freeze_argument(value)) for name, value in self.objects),
             ambient(),
         )
 
@@ -96,4 +96,9 @@ _MODULE = frozenset(vars(nn.Module()))
 
 def _attributes(module: nn.Module) -> Hashable:
     """The attributes that a module's class adds; hooks only where there are any."""
-    return tuple((k, freeze(v)) for k, v in vars(module).items() if k not in _MODULE or (v and k.endswith("hooks")))
+    items = vars(module).items()
+    return tuple(
+        (k, freeze(v))
+        for k, v in items
+        if (k not in _MODULE and k not in CACHES and not isinstance(v, Tensor)) or (v and k.endswith("hooks"))
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -25,14 +28,25 @@ def trace(tree: StateTree) -> tuple[GraphModule, Step]:
     """
     fake_mode, grad = FakeTensorMode(), torch.is_grad_enabled()
     step = Step(tree)
-    # Fakes made in inference mode could not be trained on.
-    with refusing(), torch.inference_mode(False), torch.set_grad_enabled(grad):
+    # Fakes made in inference mode could not be trained on. oneDNN has layers of its own (LSTM) that only it can run.
+    with refusing(), torch.inference_mode(False), torch.set_grad_enabled(grad), _without_onednn():
         arguments = _fakes(tree, fake_mode)
         with step.recorder.recording():
             graph = make_fx(step, tracing_mode="fake", decomposition_table=table())(*arguments)
         step.recorder.finish()
         with torch.no_grad():
             return functionalize(graph, arguments), step
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    # Not torch.backends.mkldnn.flags: it sets TF32 as well, and then warns where there is no Intel GPU.
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
@@ -44,4 +58,3 @@ def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
             fakes.append(torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
         device = next((f.device for f in fakes if f.dim()), torch.device("cpu"))
         return [*fakes, torch.empty((), dtype=torch.int64, device=device)]
-

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from samite.errors import CaptureError
 from samite.frontend.calls import Call
 from samite.frontend.hyperparameters import RATE
+from samite.frontend.keys import has_attributes
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, RateSlot, Role, TensorSlot
 from samite.frontend.state import StateTree
 
 __all__ = ["walk"]
-
-_OPAQUE = (LRScheduler, torch.Generator, torch.device, torch.dtype, type)
 
 
 def walk(call: Call) -> StateTree:
@@ -56,13 +53,14 @@ class _Walker:
         elif isinstance(value, Optimizer):
             self.tree.optimizers.append((name, value))
         elif isinstance(value, Tensor):
+            _refuse(name, value)
             if container is None:
                 self.arguments.setdefault(id(value), (name, value))
             else:
-                self.hold(name, "parameter" if value.requires_grad else "buffer", container, key, "")
+                self.hold(name, "parameter" if value.requires_grad else "buffer", TensorSlot(container, key), "")
         elif container is None:
             self.tree.objects.append((name, value))
-            if hasattr(value, "__dict__") and not isinstance(value, _OPAQUE) and not inspect.isroutine(value):
+            if has_attributes(value):
                 for attribute, held in list(vars(value).items()):
                     self.visit(_join(name, attribute), held, vars(value), attribute)
 
@@ -81,23 +79,18 @@ class _Walker:
             for role, table in tables:
                 for key, held in table.items():
                     if isinstance(held, Tensor):
-                        self.hold(_join(name, key), role, table, key, root)
+                        _refuse(_join(name, key), held)
+                        self.hold(_join(name, key), role, TensorSlot(table, key, inner), root)
 
-    def hold(self, name: str, role: Role, container: Any, key: Any, root: str) -> None:
-        tensor, slot = container[key], TensorSlot(container, key)
-        if id(tensor) not in self.tree.index:
+    def hold(self, name: str, role: Role, slot: TensorSlot, root: str) -> None:
+        at = id(slot.get())
+        if at not in self.tree.index:
             self.own(Leaf(name, role, "", slot), slot, root)
-        self.tree.places.append((slot, self.tree.index[id(tensor)]))
+        self.tree.places.append((slot, self.tree.index[at]))
 
     def own(self, leaf: Leaf, slot: TensorSlot | ArgumentSlot, root: str = "") -> None:
         """Add a leaf that has an identity: a parameter, buffer or argument."""
         tensor, at = slot.get(), len(self.tree.leaves)
-        if isinstance(tensor, UninitializedTensorMixin):
-            raise CaptureError(f"{leaf.name} has no shape yet", help="call the module once before (lazy modules)")
-        if tensor.layout != torch.strided:
-            raise CaptureError(f"{leaf.name} is a sparse tensor", help="pass a dense one: x.to_dense()")
-        if tensor.requires_grad and not tensor.is_leaf:
-            raise CaptureError(f"{leaf.name} is part of an autograd graph", help="pass x.detach()")
         self.tree.index[id(tensor)], self.tree.slots[at], self.roots[at] = at, slot, root
         self.add(leaf, tensor)
 
@@ -165,6 +158,15 @@ class _Walker:
             if leaf.name in seen:
                 raise CaptureError(f'two tensors are called "{leaf.name}"', help="rename one of the arguments")
             seen.add(leaf.name)
+
+
+def _refuse(name: str, tensor: Tensor) -> None:
+    if isinstance(tensor, UninitializedTensorMixin):
+        raise CaptureError(f"{name} has no shape yet", help="call the module once before (lazy modules)")
+    if tensor.layout != torch.strided:
+        raise CaptureError(f"{name} is a sparse tensor", help="pass a dense one: x.to_dense()")
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise CaptureError(f"{name} is part of an autograd graph", help="pass x.detach()")
 
 
 def _join(root: str, name: str) -> str:

@@ -1,0 +1,32 @@
+"""Plain PyTorch with a captured program's random numbers: the oracle for programs with random ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from samite.frontend import attention
+from samite.frontend.intercepts import FunctionMode, leaf_functions
+from samite.frontend.random_ops import RandomOps
+
+__all__ = ["counter_rng"]
+
+
+@contextmanager
+def counter_rng(seed: int) -> Iterator[None]:
+    """One step of eager PyTorch whose dropout, rand, randn, bernoulli, ... draw what a compiled step draws for `seed`.
+
+    Random ops are numbered from 0 within the block, so a block holds exactly one step. Random ops that have no
+    counter-based form raise CaptureError, as they do in a capture.
+    """
+    random = RandomOps(torch.tensor(seed, dtype=torch.int64))
+    handlers = random.handlers | attention.handlers(random)
+    with leaf_functions(), random.rng_state(), FunctionMode(handlers, _accept):
+        yield
+
+
+def _accept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+    """Eager code may use any tensor."""
