@@ -127,6 +127,9 @@ class Tensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"samite.{self.read().__repr__().replace('tensor(', 'Tensor(', 1)}"
 
+    def __format__(self, spec: str) -> str:
+        return self.read().__format__(spec)
+
     def numpy(self, *, force: bool = False) -> Any:
         if self.requires_grad and not force:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")

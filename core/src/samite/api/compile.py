@@ -12,7 +12,7 @@ import torch
 from samite.api.mesh import mesh as make_mesh
 from samite.api.program import Built, build
 from samite.api.step import Step
-from samite.errors import CaptureError, InputError, PlacementError
+from samite.errors import InputError, PlacementError, SamiteError
 from samite.frontend import Capture, StateTree, capture
 from samite.layout import Layout
 from samite.mesh import Mesh
@@ -56,8 +56,9 @@ class Compiled:
         _check_devices(tree, self.mesh)
         try:
             captured, built = self._lower(tree, ())
-        except CaptureError as error:
-            raise self._explained(error, tree) from error
+        except Exception as error:
+            self._blame_inputs(error, tree)
+            raise
         # A call that creates or removes state (the first step of an optimizer) is not repeated: optimising it is waste.
         once = bool(captured.deleted) or any(r.kind == "state" and r.argument < 0 for r in captured.results)
         mode = "aten" if once else self._mode()
@@ -83,25 +84,22 @@ class Compiled:
 
         return self.mode or Settings().mode
 
-    def _explained(self, error: CaptureError, tree: StateTree) -> CaptureError:
-        """What cannot be captured may be an argument that differs from those of the calls before."""
+    def _blame_inputs(self, error: Exception, tree: StateTree) -> None:
+        """Raise InputError if an argument differs from those of the calls before: then it is the likely cause."""
+        from samite.frontend.source import line_of_traceback
+
+        what, where = (error.what, error.where) if isinstance(error, SamiteError) else (str(error), "")
         for step in self._steps.values():
             for spec in step.capture.arguments:
-                if spec.kind != "input" or spec.name not in tree.by_name:
+                given = tree.leaf(spec.name).get() if spec.kind == "input" and spec.name in tree.by_name else None
+                if given is None or (tuple(given.shape), given.dtype) == (spec.shape, spec.dtype):
                     continue
-                given = tree.leaf(spec.name).get()
-                assert given is not None
-                if (tuple(given.shape), given.dtype) != (spec.shape, spec.dtype):
-                    now, before = f"{tuple(given.shape)} {given.dtype}", f"{spec.shape} {spec.dtype}"
-                    return cast(
-                        CaptureError,
-                        InputError(
-                            f"{spec.name} is {now}, earlier calls had {before}, and with it: {error.what}",
-                            where=error.where,
-                            help=f"pass {spec.name} as before, or mend the line",
-                        ),
-                    )
-        return error
+                now, before = f"{tuple(given.shape)} {given.dtype}", f"{spec.shape} {spec.dtype}"
+                raise InputError(
+                    f"{spec.name} is {now}, earlier calls had {before}: {what}",
+                    where=where or line_of_traceback(error.__traceback__),
+                    help=f"pass {spec.name} as before, or mend the line",
+                ) from error
 
 
 def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:

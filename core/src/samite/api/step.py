@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ class Step:
     def __init__(self, capture: Capture, built: Built, session: Session, options: dict[str, Any]) -> None:
         self.capture, self.built, self.session, self.options = capture, built, session, options
         self._handle, self._generation = -1, -1
-        self._reused: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def run(self, tree: StateTree, seed: int) -> Any:
         """One call. The user's parameters, gradients and optimizer state are handles afterwards; so are the outputs."""
@@ -56,6 +54,8 @@ class Step:
                 self._put(tree, spec.argument, spec.name, target)
         for index in self.capture.deleted:
             tree.leaves[index].delete()
+        for _, optimizer in tree.optimizers:
+            optimizer._opt_called = True  # what a scheduler looks at to warn of a wrong order
         self._keep_arguments(tree, remotes)
         return self.capture.rebuild(outputs)
 

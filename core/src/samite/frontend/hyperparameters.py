@@ -30,9 +30,10 @@ def rate_dtype(group: Mapping[str, Any]) -> torch.dtype:
     return torch.float64 if any(p.dtype == torch.float64 for p in group["params"]) else torch.float32
 
 
-def constants(group: Mapping[str, Any]) -> Hashable:
-    """What of `group` is compiled in, for the key."""
-    return tuple((k, freeze(v)) for k, v in group.items() if k not in ("params", RATE))
+def constants(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Hashable:
+    """What of `group` is compiled in, for the key. What the optimizer has no default for is not its own: schedulers keep
+    "initial_lr" there."""
+    return tuple((k, freeze(v)) for k, v in group.items() if k in defaults and k != RATE)
 
 
 def traceable(options: Mapping[str, Any]) -> dict[str, Any]:

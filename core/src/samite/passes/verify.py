@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from samite.errors import VerifyError
+from samite.errors import InputError, VerifyError
 from samite.ir.module import Module
 from samite.layout import Layout
 
 __all__ = ["Verify"]
 
 _GLOBAL = ("dist.reshard", "dist.constrain")
+_PRODUCTS = frozenset(f"aten.{op}" for op in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "convolution"))
 
 
 class Verify:
@@ -30,6 +31,13 @@ class Verify:
         for node in graph.nodes:
             if node.op.name in _GLOBAL:
                 raise VerifyError(f"{node.op.name} is left after partition", where=node.source.line)
+            if node.op.name in _PRODUCTS and len(dtypes := {t.dtype for t in node.op.operands}) > 1:
+                # Fake kernels let this pass; the real ones would fail in the middle of a step.
+                raise InputError(
+                    f"{node.op}: operands of {' and '.join(sorted(dtypes))}",
+                    where=node.source.line,
+                    help="cast one of them: x.to(weight.dtype)",
+                )
         for value, alias in zip(graph.returns, graph.aliases, strict=True):
             if alias >= 0 and graph.types[value] != graph.arguments[alias].type:
                 name = graph.arguments[alias].name
