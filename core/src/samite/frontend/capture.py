@@ -10,10 +10,12 @@ from typing import Any, Literal
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from samite.errors import CaptureError
+from samite.frontend.outcomes import TENSOR
 from samite.frontend.slots import Kind, Leaf
+from samite.frontend.source import line_of
 from samite.frontend.state import StateTree
 
 __all__ = ["ArgumentSpec", "Capture", "ResultSpec", "capture"]
@@ -69,8 +71,6 @@ class Capture:
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """What the function returns, with `outputs` (one for each result of kind "output") in place of its tensors."""
-        from samite.frontend.stepping import TENSOR
-
         given = iter(outputs)
         leaves = [next(given) if c is TENSOR else c for c in self._constants]
         return pytree.tree_unflatten(leaves, self.output_spec)
@@ -89,6 +89,7 @@ def capture(
     state, attributes of modules) are as before, also after an error. Raises CaptureError with the user's line for
     what a program cannot do.
     """
+    # FX's tracers bring symbolic shapes and SymPy with them, which `import samite` must not.
     from samite.frontend.tidying import set_outputs, tidy
     from samite.frontend.tracing import trace
 
@@ -104,9 +105,10 @@ def capture(
         if outcome.kind == "output" or outcome.leaf < 0 or value is not placeholders[outcome.leaf]
     ]
     results = tuple(ResultSpec(o.name, o.kind, o.leaf, o.owner) for o in (step.outcomes[i] for i in kept))
+    replaced = {r.argument: values[i] for i, r in zip(kept, results, strict=True)}
     set_outputs(graph, kept)
-    replaced = {r.argument for r in results}
-    arguments = [_argument(leaf, tree.tensors[at], at in replaced) for at, leaf in enumerate(tree.leaves)]
+    leaves = zip(tree.leaves, tree.tensors, strict=True)
+    arguments = [_argument(leaf, tensor, replaced.get(at)) for at, (leaf, tensor) in enumerate(leaves)]
     if placeholders[-1].users:
         arguments.append(ArgumentSpec("rng", "rng", (), torch.int64))
     else:
@@ -116,11 +118,12 @@ def capture(
     return Capture(graph, tuple(arguments), results, tuple(step.deleted), step.spec, tuple(step.constants))
 
 
-def _argument(leaf: Leaf, tensor: Tensor, replaced: bool) -> ArgumentSpec:
-    if replaced and leaf.role == "scalar":
+def _argument(leaf: Leaf, tensor: Tensor, replaced: Node | None) -> ArgumentSpec:
+    if replaced is not None and leaf.role == "scalar":
         raise CaptureError(
             f"{leaf.name} is changed inside the step",
-            help="change it outside of the captured function (a learning rate is read at every call)",
+            where=line_of(replaced),
+            help="change it outside of the captured function (there a learning rate is read at every call)",
         )
-    kind = "state" if replaced else leaf.kind
+    kind = leaf.kind if replaced is None else "state"
     return ArgumentSpec(leaf.name, kind, tuple(tensor.shape), tensor.dtype, leaf.owner)

@@ -31,8 +31,10 @@ def rate_dtype(group: Mapping[str, Any]) -> torch.dtype:
 
 
 def constants(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Hashable:
-    """What of `group` is compiled in, for the key. What the optimizer has no default for is not its own: schedulers keep
-    "initial_lr" there."""
+    """What of `group` is compiled in, for the key.
+
+    What the optimizer has no default for is not its own: schedulers keep "initial_lr" there.
+    """
     return tuple((k, freeze(v)) for k, v in group.items() if k in defaults and k != RATE)
 
 

@@ -23,9 +23,8 @@ from unittest import mock
 import torch
 from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
-__all__ = ["Phase", "Recorder", "all_user_frames", "line_of_traceback", "user_frame", "user_line"]
+__all__ = ["Phase", "Recorder", "all_user_frames", "line_of", "line_of_traceback", "user_frame", "user_line"]
 
 Phase = Literal["forward", "backward", "update"]
 
@@ -58,6 +57,11 @@ def user_frame(frame: FrameType | None, labels: dict[CodeType, str]) -> FrameTyp
     while frame is not None and not labels[frame.f_code]:
         frame = frame.f_back
     return frame
+
+
+def line_of(node: Node) -> str:
+    """The user's line of a node of a captured graph, or ""."""
+    return node.meta.get("custom", {}).get("line", "")
 
 
 def user_line() -> str:
@@ -106,6 +110,8 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Mark each call that a make_fx trace of this thread adds to its graph."""
+        from torch.fx.experimental.proxy_tensor import PythonKeyTracer
+
         create = PythonKeyTracer.create_node
 
         def create_node(tracer: PythonKeyTracer, *args: Any, **kwargs: Any) -> Node:

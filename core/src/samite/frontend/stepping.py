@@ -6,7 +6,7 @@ import contextlib
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import torch
@@ -18,26 +18,14 @@ from samite.frontend import attention
 from samite.frontend.calls import path_name
 from samite.frontend.foreign import Foreign, variables
 from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
+from samite.frontend.outcomes import TENSOR, Outcome
 from samite.frontend.python_state import PythonState
 from samite.frontend.random_ops import RandomOps
 from samite.frontend.source import Recorder
 from samite.frontend.standins import StandIns
 from samite.frontend.state import StateTree
 
-__all__ = ["TENSOR", "Outcome", "Step"]
-
-TENSOR = object()
-"""Stands for a tensor among the constants of a return value."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One result of the function. `leaf` is the index of the leaf that it is the new value of, or -1."""
-
-    name: str
-    kind: Literal["output", "state"]
-    leaf: int = -1
-    owner: str = ""
+__all__ = ["Step"]
 
 
 @dataclass
@@ -81,6 +69,7 @@ class Step:
         random = RandomOps(seed)
         handlers = random.handlers | attention.handlers(random) | scalar_arguments() | data_reads()
         with (
+            mock.patch.object(torch.distributions.Distribution, "_validate_args", False),  # it looks at data
             leaf_functions(),
             random.rng_state(),
             foreign.refused_calls(),

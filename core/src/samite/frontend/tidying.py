@@ -10,19 +10,15 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from samite.errors import CaptureError
+from samite.frontend.source import line_of
 
-__all__ = ["line", "set_outputs", "tidy"]
+__all__ = ["set_outputs", "tidy"]
 
 aten = torch.ops.aten
 
 _SAME = (aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift_fresh.default)
 _DEVICE = ("device", "layout", "pin_memory", "non_blocking")
 _STRIDED = (aten.view.default, aten._unsafe_view.default, aten.as_strided.default)
-
-
-def line(node: Node) -> str:
-    """The user's line of a node, or ""."""
-    return node.meta.get("custom", {}).get("line", "")
 
 
 def tidy(module: GraphModule) -> None:
@@ -90,17 +86,17 @@ def _check(node: Node) -> None:
     if not isinstance(target, torch._ops.OpOverload):
         if getattr(target, "__name__", "") == "getitem":
             return
-        raise CaptureError(f"{target} cannot be part of a program", where=line(node), help="use torch.where")
+        raise CaptureError(f"{target} cannot be part of a program", where=line_of(node), help="use torch.where")
     if torch.Tag.nondeterministic_seeded in target.tags:
         raise CaptureError(
             f"random op {target} has no counter-based form",
-            where=line(node),
+            where=line_of(node),
             help="draw with torch.rand, randn, bernoulli or dropout, or pass the numbers as an argument",
         )
     if target._schema.is_mutable:
         raise CaptureError(
             f"{target} changes its argument in a way that cannot be captured",
-            where=line(node),
+            where=line_of(node),
             help="use its out-of-place form",
         )
 
