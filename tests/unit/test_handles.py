@@ -1,5 +1,5 @@
-"""State visibility: after the first call parameters and optimizer state lie on the workers, and every public way to read
-them gives the current value."""
+"""State visibility: after the first call parameters and optimizer state lie on the workers, and every public way to
+read them gives the current value."""
 
 from __future__ import annotations
 

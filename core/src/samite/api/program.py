@@ -37,16 +37,20 @@ def build(
 
     `layouts` are those that arguments have already; the user's placements are stronger.
     """
+    from samite.api.extensions import load_rules, with_passes
     from samite.ir.importer import import_graph
     from samite.passes.pipeline import default_passes, run_passes
 
+    load_rules(mesh.backends)
     module = import_graph(
         capture.graph.graph,
         arguments=[(a.name, a.owner) for a in capture.arguments],
         aliases=[r.argument for r in capture.results],
         mesh=mesh,
     )
-    module, records = run_passes(module, default_passes(placements, layouts or {}, bucket_bytes), keep_text)
+    module, records = run_passes(
+        module, with_passes(default_passes(placements, layouts or {}, bucket_bytes)), keep_text
+    )
     graph = module.graph
     arguments = tuple(
         Argument(spec.name, spec.kind, a.type.dtype, Layout.parse(a.layout))
