@@ -13,9 +13,9 @@ from samite.errors import RuleError, VerifyError
 from samite.ir.context import TensorType
 from samite.ir.graph import Graph, Op
 from samite.ir.importer import trace
-from samite.layout import Layout, Step, identity, plan
+from samite.layout import Dim, Layout, Step, identity, plan
 from samite.rules.binding import bind
-from samite.rules.planning import Mask, OpPlan, plan_between
+from samite.rules.planning import plan_between
 from samite.rules.shards import Shards, along, valid_mask
 
 __all__ = ["LocalOp", "local_op", "local_type", "reshard_graph"]
@@ -93,17 +93,21 @@ def local_op(op: Op, needs: tuple[Layout, ...], results: tuple[Layout, ...], mes
         raise VerifyError(f"{op}: its rule takes no operands {have} to {', '.join(map(str, results))}")
     types = tuple(local_type(t, r, mesh) for t, r in zip(op.results, results, strict=True))
     locals_ = [local_type(t, n, mesh) for t, n in zip(op.operands, needs, strict=True)]
-    masks = tuple((m.operand, _mask_graph(m, made, locals_[m.operand], mesh)) for m in made.masks)
+    masks = tuple(
+        (m.operand, _mask_graph(made.needs[m.operand].dims[m.dim], m.dim, m.fill, locals_[m.operand], mesh_items))
+        for m in made.masks
+    )
     body = _body(Shards(bound, made, mesh), locals_, types)
     return LocalOp(types, masks, body)
 
 
-def _mask_graph(mask: Mask, made: OpPlan, type: TensorType, mesh: Mapping[str, int]) -> Graph:
-    factors = made.needs[mask.operand].dims[mask.dim]
+@cache
+def _mask_graph(factors: Dim, dim: int, fill: float, type: TensorType, mesh_items: MeshItems) -> Graph:
+    """`fill` where dim `dim`, laid out by `factors`, is padding."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        valid = along(valid_mask(factors, mesh), mask.dim, x.ndim)
-        return torch.where(valid, x, torch.full((), mask.fill, dtype=x.dtype))
+        valid = along(valid_mask(factors, dict(mesh_items)), dim, x.ndim)
+        return torch.where(valid, x, torch.full((), fill, dtype=x.dtype))
 
     return trace(run, [type])
 

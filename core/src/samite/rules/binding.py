@@ -200,16 +200,27 @@ def _sizes(
         for group, n in zip(groups, shape, strict=True):
             if len(group) == 1 and (group[0] not in sizes or (sizes[group[0]] == 1 and group[0] in loose)):
                 sizes[group[0]] = n
+    _solve(op, rule, [(group, n) for groups, shape in every for group, n in zip(groups, shape, strict=True)], sizes)
     for groups, shape in every:
         for i, (group, n) in enumerate(zip(groups, shape, strict=True)):
-            unknown = [letter for letter in group if letter not in sizes]
-            if len(unknown) > 1:
-                raise RuleError(f'{op}: the sizes of {" and ".join(unknown)} in "{rule}" are unknown')
-            if unknown:  # the one letter of a compound that stands nowhere alone
-                sizes[unknown[0]] = n // max(prod(sizes[letter] for letter in group if letter != unknown[0]), 1)
             if len(group) == 1 and n == 1 != sizes[group[0]] and group[0] in loose:
                 groups[i] = ()
-            elif prod(sizes[letter] for letter in groups[i]) != n:
+            elif prod(sizes[letter] for letter in group) != n:
                 known = ", ".join(f"{letter}={sizes[letter]}" for letter in group)
                 raise RuleError(f'{op}: dim {i} has size {n}, "{rule}" wants {known or 1}')
     return sizes
+
+
+def _solve(op: Op, rule: Rule, compounds: list[tuple[Group, int]], sizes: dict[str, int]) -> None:
+    """Sizes of the letters that stand nowhere alone, each from a compound in which all others are known."""
+    while compounds:
+        left: list[tuple[Group, int]] = []
+        for group, n in compounds:
+            unknown = [letter for letter in group if letter not in sizes]
+            if len(unknown) > 1:
+                left.append((group, n))
+            elif unknown:
+                sizes[unknown[0]] = n // max(prod(sizes[letter] for letter in group if letter != unknown[0]), 1)
+        if len(left) == len(compounds):
+            raise RuleError(f'{op}: the sizes of {" and ".join(left[0][0])} in "{rule}" do not follow')
+        compounds = left

@@ -68,16 +68,17 @@ def spread(s: Shards, indices: Sequence[torch.Tensor | None], x: torch.Tensor) -
     return spelled, at[0] if at == list(range(at[0], at[-1] + 1)) else 0
 
 
-def over_selection(here: torch.Tensor, first: int, ndim: int) -> torch.Tensor:
-    """A mask of the indices' dims, shaped to broadcast over the selection."""
-    return here.view([1] * first + list(here.shape) + [1] * (ndim - first - here.ndim))
+def over_selection(s: Shards, here: torch.Tensor, first: int, ndim: int) -> torch.Tensor:
+    """A mask of the indices' dims (aligned right), shaped to broadcast over the selection."""
+    after = ndim - first - len(s.letters("i"))
+    return here.view([*here.shape, *[1] * after])
 
 
 def index(s: Shards, x: torch.Tensor, indices: Sequence[torch.Tensor]) -> torch.Tensor:
     positions, here = local_indices(s, indices)
     spelled, first = spread(s, positions, x)
     selected = torch.ops.aten.index.Tensor(x, spelled)
-    return selected if here is None else kept(over_selection(here, first, selected.ndim), selected)
+    return selected if here is None else kept(over_selection(s, here, first, selected.ndim), selected)
 
 
 def index_put(
@@ -91,12 +92,12 @@ def index_put(
     positions, here = local_indices(s, indices)
     spelled, first = spread(s, positions, x)
     if here is not None:
-        values = kept(over_selection(here, first, values.ndim), values)
+        values = kept(over_selection(s, here, first, values.ndim), values)
     return torch.ops.aten.index_put(x, spelled, values, accumulate)
 
 
 INDEXED = " ".join(f"k{i}" for i in range(16))
 
 rule("index.Tensor", index_text, sum=INDEXED, indexes=INDEXED, linear="0", padding={1: 0}, local=index)
-for name in ("index_put", "_unsafe_index_put"):
+for name in ("index_put", "_unsafe_index_put.hacked_twin"):
     rule(name, index_put_text, sum="i", indexes=INDEXED, linear="0 2", padding={1: 0}, local=index_put)

@@ -14,7 +14,7 @@ UNARY = """
     div.Scalar_mode clamp clamp_max clamp_min bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
     eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar fill.Scalar xlogy.Scalar_Other
 """
-LINEAR_UNARY = "alias clone detach lift_fresh_copy mul.Scalar div.Scalar neg"
+LINEAR_UNARY = "alias clone detach mul.Scalar div.Scalar neg"
 BINARY = """
     atan2 bitwise_and.Tensor bitwise_left_shift.Tensor bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor
     clamp_max.Tensor clamp_min.Tensor copysign.Tensor eq.Tensor fmax fmin ge.Tensor gt.Tensor heaviside hypot le.Tensor

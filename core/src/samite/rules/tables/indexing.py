@@ -83,6 +83,8 @@ rule(
     padding={1: 0},
     local=index_add,
 )
+rule("index_fill.int_Scalar", "*a D, I -> *a D", at="dim")
+rule("index_fill.int_Tensor", "*a D, I, . -> *a D", at="dim")
 
 
 # ---- one index an element ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Pooling and resizing over batch and channels; spatial dims are whole."""
+"""Pooling, padding and resizing over batch and channels; spatial dims are whole."""
 
 from __future__ import annotations
 
@@ -32,13 +32,19 @@ def upsample_backward(op: str) -> Callable[..., torch.Tensor]:
 
 
 for spatial in (2, 3):
-    # The indices count within a plane. Kernels write where they say without a check.
-    forward, backward = f"max_pool{spatial}d_with_indices", f"max_pool{spatial}d_with_indices_backward"
-    rule(forward, planes("{x} -> {y}, {y}", spatial))
-    rule(backward, planes("{y}, {x}, {y} -> {x}", spatial), linear="0", padding={2: 0})
+    for largest in (f"max_pool{spatial}d_with_indices", f"adaptive_max_pool{spatial}d"):
+        rule(largest, planes("{x} -> {y}, {y}", spatial))
+        # The indices count within a plane. Kernels write where they say without a check.
+        rule(f"{largest}_backward", planes("{y}, {x}, {y} -> {x}", spatial), linear="0", padding={2: 0})
     for average in (f"avg_pool{spatial}d", f"_adaptive_avg_pool{spatial}d"):
         rule(average, planes("{x} -> {y}", spatial), linear="all")
         rule(f"{average}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
+for spatial in (1, 2, 3):
+    for name in (f"reflection_pad{spatial}d", f"replication_pad{spatial}d"):
+        rule(name, planes("{x} -> {y}", spatial), linear="all")
+        rule(f"{name}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
+for name in ("pixel_shuffle", "pixel_unshuffle"):  # channels become places
+    rule(name, planes("{x} -> {y}", spatial=3), linear="all")
 for name in ("upsample_nearest2d", "upsample_bilinear2d"):
     rule(name, planes("{x} -> {y}"), linear="all")
     rule(f"{name}_backward", planes("{y} -> {x}"), linear="all", local=upsample_backward(f"{name}_backward"))

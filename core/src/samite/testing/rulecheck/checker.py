@@ -13,7 +13,7 @@ from samite.ir.graph import Op, overload
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.rules import rules
-from samite.rules.binding import Bound, bind
+from samite.rules.binding import bind
 from samite.rules.planning import plan_op
 from samite.testing.rulecheck.placements import layouts_of
 from samite.testing.rulecheck.report import Finding, OpChecked, Report
@@ -92,7 +92,7 @@ def _finding(sample: Sample, mesh: Mesh, placements: str, problem: str) -> Findi
 def _cases(op: Op, mesh: Mesh, limit: int, seed: int, report: Report, sample: Sample) -> Iterator[Case]:
     """The distinct plans of all placements that are tried."""
     seen: set[Case] = set()
-    bound: Bound = bind(op)
+    bound = bind(op)
     for have, wish in _placements(op, mesh, limit, seed):
         try:
             made = plan_op(bound, have, mesh, wish)

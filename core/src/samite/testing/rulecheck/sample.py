@@ -13,20 +13,26 @@ from samite.errors import RuleError
 from samite.ir.graph import Op, overload
 from samite.ir.importer import import_graph
 
-__all__ = ["Fill", "Sample", "bools", "distinct", "floats", "ints", "one_op", "tensors_of"]
+__all__ = ["Fill", "Sample", "bools", "distinct", "distinct_ints", "floats", "ints", "one_op", "tensors_of"]
 
 
 @dataclass(frozen=True)
 class Fill:
-    """A tensor to be: uniform numbers of [low, high], or all different ones."""
+    """A tensor to be: uniform numbers of [low, high], or all different ones, or integers that differ along a dim."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float64
     low: float = -2.0
     high: float = 2.0
     distinct: bool = False
+    distinct_along: int | None = None
 
     def make(self, generator: torch.Generator) -> torch.Tensor:
+        if self.distinct_along is not None:
+            lines = [n for i, n in enumerate(self.shape) if i != self.distinct_along % len(self.shape)]
+            count = int(self.high) + 1
+            order = torch.rand((*lines, count), generator=generator).argsort(-1)
+            return order[..., : self.shape[self.distinct_along]].movedim(-1, self.distinct_along).contiguous()
         if self.distinct:
             count = max(torch.Size(self.shape).numel(), 1)
             steps = torch.randperm(count, generator=generator).to(torch.float64) / count
@@ -55,6 +61,11 @@ def distinct(*shape: int, low: float = -2.0, high: float = 2.0) -> Fill:
 def ints(*shape: int, low: int = -4, high: int = 4, dtype: torch.dtype = torch.int64) -> Fill:
     """`high` is included."""
     return Fill(shape, dtype, low, high)
+
+
+def distinct_ints(*shape: int, dim: int, high: int) -> Fill:
+    """int64 of [0, high], all different along `dim`: indices to write at."""
+    return Fill(shape, torch.int64, 0, high, distinct_along=dim)
 
 
 def bools(*shape: int) -> Fill:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from samite.errors import SamiteError, VerifyError
+from samite.errors import VerifyError
 from samite.ir.build import Builder
+from samite.ir.context import TensorType
 from samite.ir.graph import Argument, Op
 from samite.ir.module import Module
 from samite.layout import Layout
@@ -53,10 +54,12 @@ def run_case(
         scatter(x, layout, mesh, generator, poisoned=poisoned) for x, layout in zip(operands, case.needs, strict=True)
     ]
     try:
-        outputs = compile_case(op, case, mesh)([[column[rank] for column in columns] for rank in range(mesh.size)])
-    except SamiteError as error:
-        return str(error).splitlines()[0]
-    return difference(outputs, case.results, expected, mesh, compare=compare)
+        run = compile_case(op, case, mesh)
+        outputs = run([[column[rank] for column in columns] for rank in range(mesh.size)])
+    except Exception as error:  # whatever a rule's function raises is what is wrong with it
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    eps = _coarsest([*op.operands, *op.results])
+    return difference(outputs, case.results, expected, mesh, eps=eps, compare=compare)
 
 
 def compile_case(op: Op, case: Case, mesh: Mesh):
@@ -83,11 +86,12 @@ def difference(
     expected: Sequence[torch.Tensor | None],
     mesh: Mesh,
     *,
+    eps: float,
     compare: bool = True,
 ) -> str:
     """Where the ranks' results are not the expected ones, or replicas of them differ; "" if nowhere.
 
-    An expected None is a result that the op left out.
+    An expected None is a result that the op left out. `eps` is the rounding error to allow for.
     """
     wanted = [(x, layout) for x, layout in zip(expected, layouts, strict=True) if x is not None]
     for index, (whole, layout) in enumerate(wanted):
@@ -103,18 +107,24 @@ def difference(
             made = assemble(locals_, layout, mesh, check=True)
         except VerifyError as error:
             return f"result {index}: {error.what}"
-        gap = _gap(made, whole)
+        gap = _gap(made, whole, eps)
         if gap:
             return f"result {index}: {gap}"
     return ""
 
 
-def _gap(made: torch.Tensor, whole: torch.Tensor) -> str:
+def _coarsest(types: Sequence[TensorType]) -> float:
+    """The largest rounding error among the types: operands are rounded when they are dealt out as terms."""
+    dtypes = [getattr(torch, t.dtype) for t in types if t.dtype != "none"]
+    return max((torch.finfo(d).eps for d in dtypes if d.is_floating_point), default=0.0)
+
+
+def _gap(made: torch.Tensor, whole: torch.Tensor, eps: float) -> str:
     if not whole.dtype.is_floating_point:
         wrong = int((made != whole).sum())
         return f"{wrong} of {whole.numel()} elements differ" if wrong else ""
     # Partial sums cancel, so errors are relative to the terms (a few units), not to the sum.
-    tolerance = 64 * torch.finfo(whole.dtype).eps
+    tolerance = 64 * eps
     if torch.allclose(made, whole, rtol=tolerance, atol=tolerance * (1 + _scale(whole)), equal_nan=True):
         return ""
     missing = int((made.isnan() & ~whole.isnan()).sum())

@@ -15,10 +15,10 @@ __all__ = ["all_samples"]
 @cache
 def all_samples() -> dict[str, list[Sample]]:
     """By op."""
-    from samite.testing.rulecheck.samples import elementwise, matmul, reductions
+    from samite.testing.rulecheck.samples import creation, elementwise, indexing, matmul, networks, reductions, views
 
     found: dict[str, list[Sample]] = {}
-    for family in (elementwise, matmul, reductions):
+    for family in (elementwise, matmul, reductions, views, indexing, networks, creation):
         for sample in family.samples():
             found.setdefault(sample.op, []).append(sample)
     return found

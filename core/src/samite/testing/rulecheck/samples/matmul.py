@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from samite.testing.rulecheck.sample import Sample, floats
+from samite.testing.rulecheck.sample import Sample, floats, ints
 
 __all__ = ["samples"]
 
@@ -22,3 +22,7 @@ def samples() -> Iterator[Sample]:
             yield Sample("aten.addmv", (floats(*bias), floats(m, k), floats(k)))
         for bias in ((3, m, n), (m, n), (3, 1, n), (n,), ()):
             yield Sample("aten.baddbmm", (floats(*bias), floats(3, m, k), floats(3, k, n)))
+        for bias in ((m, n), (n,)):
+            yield Sample("aten.addbmm", (floats(*bias), floats(3, m, k), floats(3, k, n)))
+    yield Sample("aten.mm", (ints(7, 4), ints(4, 6)))
+    yield Sample("aten.mm", (floats(7, 0), floats(0, 6)))

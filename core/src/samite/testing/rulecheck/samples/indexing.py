@@ -1,0 +1,81 @@
+"""Samples of ops that address dims by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from samite.testing.rulecheck.sample import Sample, distinct_ints, floats, ints
+
+__all__ = ["samples"]
+
+
+def tables() -> Iterator[Sample]:
+    for rows, shape in ((7, (4,)), (6, (3, 2)), (7, (7, 1)), (1, (2,))):
+        index = ints(*shape, low=0, high=rows - 1)
+        yield Sample("aten.embedding", (floats(rows, 4), index))
+        yield Sample("aten.embedding_dense_backward", (floats(*shape, 4), index, rows, -1, False))
+        yield Sample("aten.embedding_dense_backward", (floats(*shape, 4), index, rows, rows - 1, False))
+        yield Sample("aten.embedding_dense_backward", (floats(*shape, 4), index, rows, -1, True))
+    yield Sample("aten.embedding", (floats(7, 4), ints(6, low=0, high=6), 2))
+    for dim in (0, -1):
+        x, index = floats(7, 6), ints(5, low=0, high=5)
+        yield Sample("aten.index_select", (x, dim, index))
+        yield Sample("aten.index_select", (ints(7, 6), dim, index))
+        source = floats(5, 6) if dim == 0 else floats(7, 5)
+        yield Sample("aten.index_add", (x, dim, index, source))
+        yield Sample("aten.index_add", (x, dim, index, source), {"alpha": 0.5})
+
+
+def filled() -> Iterator[Sample]:
+    for dim in (0, -1):
+        yield Sample("aten.index_fill.int_Scalar", (floats(7, 4), dim, ints(3, low=0, high=3), 0.5))
+        yield Sample("aten.index_fill.int_Tensor", (floats(7, 4), dim, ints(3, low=0, high=3), floats()))
+
+
+def elements() -> Iterator[Sample]:
+    for dim in (0, 1, -1):
+        shape = (4, 6) if dim == 0 else (7, 3)
+        x, index = floats(7, 6), ints(*shape, low=0, high=5)
+        yield Sample("aten.gather", (x, dim, index))
+        yield Sample("aten.scatter_add", (x, dim, index, floats(*shape)))
+        # Of several elements that go to one place torch promises no order, so each goes to its own.
+        rows = distinct_ints(*shape, dim=dim, high=5)
+        yield Sample("aten.scatter.src", (x, dim, rows, floats(*shape)))
+        yield Sample("aten.scatter.value", (x, dim, rows, 0.5))
+    corner = ints(3, 2, low=0, high=1)
+    yield Sample("aten.gather", (floats(7, 6), 1, corner))
+    yield Sample("aten.gather", (floats(7), 0, ints(4, low=0, high=6)))
+    yield Sample("aten.gather", (ints(7, 6), 1, ints(7, 1, low=0, high=5)))
+    yield Sample("aten.gather", (floats(), 0, ints(low=0, high=0)))
+    yield Sample("aten.scatter.value", (floats(7, 6), 0, distinct_ints(3, 2, dim=0, high=6), 0.5))
+    yield Sample("aten.scatter.src", (floats(7, 6), 1, distinct_ints(3, 2, dim=1, high=5), floats(4, 3)))
+    yield Sample("aten.scatter_add", (floats(7, 6), 1, corner, floats(4, 3)))
+    yield Sample("aten.scatter_add", (ints(7, 6), 0, ints(4, 6, low=0, high=6), ints(4, 6)))
+
+
+def advanced() -> Iterator[Sample]:
+    x = floats(7, 6, 4)
+    i, j = ints(5, low=-6, high=5), ints(3, 1, low=-4, high=3)
+    lists = ([i], [None, i], [i, i], [None, i, j], [i, None, j], [None, None, j])
+    for indices in lists:
+        yield Sample("aten.index.Tensor", (x, indices))
+    yield Sample("aten.index.Tensor", (ints(7), [ints(low=0, high=6)]))
+    puts = (
+        ([i], (5, 6, 4)),
+        ([None, i], (7, 5, 4)),
+        ([None, i, j], (7, 3, 5)),
+        ([i, None, j], (3, 5, 6)),
+        ([i], (4,)),
+        ([i], ()),
+    )
+    for indices, values in puts:
+        yield Sample("aten.index_put", (x, indices, floats(*values), True))
+        if None not in indices:
+            yield Sample("aten._unsafe_index_put.hacked_twin", (x, indices, floats(*values), True))
+    yield Sample("aten.index_put", (x, [distinct_ints(5, dim=0, high=6)], floats(5, 6, 4), False))
+    yield Sample("aten.index_put", (x, [None, distinct_ints(5, dim=0, high=5)], floats(7, 1, 4)))
+
+
+def samples() -> Iterator[Sample]:
+    for family in (tables, filled, elements, advanced):
+        yield from family()

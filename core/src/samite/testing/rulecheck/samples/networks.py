@@ -1,0 +1,95 @@
+"""Samples of the larger ops of networks: normalisation, convolution, pooling, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from samite.testing.rulecheck.sample import Sample, bools, distinct, floats, ints
+
+__all__ = ["samples"]
+
+
+def normalised() -> Iterator[Sample]:
+    for batch, dims in (((7,), (4,)), ((3, 2), (6,)), ((7,), (2, 3)), ((), (4,))):
+        x, ones = floats(*batch, *dims), (1,) * len(dims)
+        for weight, bias in ((floats(*dims), floats(*dims)), (None, None), (floats(*dims), None)):
+            yield Sample("aten.native_layer_norm", (x, list(dims), weight, bias, 1e-5))
+            mean, rstd = floats(*batch, *ones), floats(*batch, *ones, low=0.5)
+            mask = [True, weight is not None, bias is not None]
+            arguments = (floats(*batch, *dims), x, list(dims), mean, rstd, weight, bias, mask)
+            yield Sample("aten.native_layer_norm_backward", arguments)
+
+
+def convolved() -> Iterator[Sample]:
+    # (groups, channels in, channels out, spatial dims, stride, transposed)
+    for groups, c, o, spatial, stride, transposed in (
+        (1, 6, 4, (5, 5), 1, False),
+        (1, 3, 7, (5,), 2, False),
+        (2, 6, 4, (4, 4), 1, False),
+        (6, 6, 6, (4, 3), 1, False),
+        (1, 4, 6, (3,), 2, True),
+        (3, 6, 3, (3,), 1, True),
+    ):
+        n, d = 3, len(spatial)
+        kernel = (c, o // groups, *[3] * d) if transposed else (o, c // groups, *[3] * d)
+        geometry = ([stride] * d, [1] * d, [1] * d, transposed, [0] * d, groups)
+        x, weight = floats(n, c, *spatial), floats(*kernel)
+        after = [(s - 1) * stride + 1 if transposed else (s - 1) // stride + 1 for s in spatial]
+        for bias in (floats(o), None):
+            yield Sample("aten.convolution", (x, weight, bias, *geometry))
+        for mask in ([True, True, True], [True, True, False], [False, True, False], [True, False, False]):
+            bias_sizes = [o] if mask[2] else None
+            yield Sample("aten.convolution_backward", (floats(n, o, *after), x, weight, bias_sizes, *geometry, mask))
+
+
+def pooled() -> Iterator[Sample]:
+    for batch in ((3, 4), (7,)):
+        for spatial, name in (((4, 6), "2d"), ((4, 2, 2), "3d")):
+            d = len(spatial)
+            half = [n // 2 for n in spatial]
+            x, grad, geometry = distinct(*batch, *spatial), floats(*batch, *half), ([2] * d, [2] * d)
+            elements = 1
+            for n in spatial:
+                elements *= n
+            yield Sample(f"aten.max_pool{name}_with_indices", (x, *geometry))
+            indices = ints(*batch, *half, low=0, high=elements - 1)
+            yield Sample(
+                f"aten.max_pool{name}_with_indices_backward",
+                (grad, x, *geometry, [0] * d, [1] * d, False, indices),
+            )
+            yield Sample(f"aten.adaptive_max_pool{name}", (x, half))
+            yield Sample(f"aten.adaptive_max_pool{name}_backward", (grad, x, indices))
+            yield Sample(f"aten.avg_pool{name}", (x, *geometry))
+            yield Sample(f"aten.avg_pool{name}_backward", (grad, x, *geometry, [0] * d, False, True, None))
+            yield Sample(f"aten._adaptive_avg_pool{name}", (x, [1] * d))
+            yield Sample(f"aten._adaptive_avg_pool{name}_backward", (floats(*batch, *[1] * d), x))
+    for d in (1, 2, 3):
+        x, grad = floats(7, 3, *[3] * d), floats(7, 3, *[5] * d)
+        for kind in ("reflection", "replication"):
+            yield Sample(f"aten.{kind}_pad{d}d", (x, [1, 1] * d))
+            yield Sample(f"aten.{kind}_pad{d}d_backward", (grad, x, [1, 1] * d))
+    yield Sample("aten.pixel_shuffle", (floats(7, 4, 2, 3), 2))
+    yield Sample("aten.pixel_unshuffle", (floats(7, 1, 4, 2), 2))
+    x, grad = floats(3, 4, 2, 3), floats(3, 4, 4, 6)
+    yield Sample("aten.upsample_nearest2d", (x, [4, 6]))
+    yield Sample("aten.upsample_nearest2d_backward", (grad, [4, 6], [3, 4, 2, 3]))
+    yield Sample("aten.upsample_bilinear2d", (x, [4, 6], False))
+    yield Sample("aten.upsample_bilinear2d_backward", (grad, [4, 6], [3, 4, 2, 3], False))
+
+
+def attended() -> Iterator[Sample]:
+    """One head a group and several, with and without masks, causal or not, other numbers of keys."""
+    for batch, h, g, s, t in (((3,), 4, 4, 4, 4), ((2,), 6, 2, 3, 5), ((), 4, 2, 2, 2), ((2, 2), 2, 1, 3, 3)):
+        q, k, v = floats(*batch, h, s, 4), floats(*batch, g, t, 4), floats(*batch, g, t, 2)
+        masks = (None, bools(s, t), floats(*batch, h, s, t), floats(*[1] * len(batch), 1, 1, t))
+        for mask in masks:
+            for causal in (False, True) if mask is None else (False,):
+                options = (causal, 0.5, h != g)
+                yield Sample("samite.sdpa", (q, k, v, mask, *options))
+                grad, out, total = floats(*batch, h, s, 2), floats(*batch, h, s, 2), floats(*batch, h, s, low=1.0)
+                yield Sample("samite.sdpa_backward", (grad, q, k, v, mask, out, total, *options))
+
+
+def samples() -> Iterator[Sample]:
+    for family in (normalised, convolved, pooled, attended):
+        yield from family()
