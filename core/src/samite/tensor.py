@@ -101,6 +101,10 @@ class Tensor(torch.Tensor):
         host = self.remote.host(overwrite=overwrite and self._view is None)
         return host if self._view is None else self._view
 
+    def is_base_on(self, session: Session) -> bool:
+        """Whether it is the whole of a buffer of that session, not a view."""
+        return self._view is None and self.remote.session is session
+
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from samite.api.program import Built
-from samite.errors import InputError
-from samite.frontend import Capture, StateTree
+from samite.frontend import Capture, Leaf, StateTree
+from samite.hal.program import Argument, Result
 from samite.runtime.session import Session
 from samite.tensor import Remote, Tensor
 
@@ -26,37 +26,29 @@ class Step:
     def run(self, tree: StateTree, seed: int) -> Any:
         """One call. The user's parameters, gradients and optimizer state are handles afterwards; so are the outputs."""
         self._load()
-        program = self.built.program
         remotes: list[Remote | None] = []
         arguments: list[int | torch.Tensor] = []
-        for index, argument in enumerate(program.arguments):
-            if argument.kind == "rng":
-                value: Any = torch.tensor(seed, dtype=torch.int64)
-            else:
-                value = tree.leaves[index].get()
-            remote = self._remote(value, argument.kind, argument.layout)
+        new: list[int] = []  # state arguments that become handles with this call
+        for index, argument in enumerate(self.built.program.arguments):
+            value = torch.tensor(seed) if argument.kind == "rng" else tree.leaves[index].get()
+            assert value is not None
+            remote = value.remote if isinstance(value, Tensor) and value.is_base_on(self.session) else None
+            if remote is None and argument.kind == "state":
+                remote = self._adopt(value, argument)
+                new.append(index)
             remotes.append(remote)
-            arguments.append(remote.send(argument.layout) if remote is not None else value)
-        targets = [
-            remotes[r.alias] if r.alias >= 0 else Remote(self.session, self.session.number(), r.layout, _dtype(r.dtype))
-            for r in program.results
-        ]
-        numbers = [t.number for t in targets if t is not None]
-        self.session.run(self._handle, arguments, numbers)
-        outputs: list[Tensor] = []
-        for spec, result, target in zip(self.capture.results, program.results, targets, strict=True):
-            assert target is not None
-            if result.alias >= 0:
-                target.workers_written(result.layout)
-            if spec.kind == "output":
-                outputs.append(Tensor(target))
-            else:
-                self._put(tree, spec.argument, spec.name, target)
+            arguments.append(value if remote is None else remote.send(argument.layout))
+        targets = [self._target(result, remotes) for result in self.built.program.results]
+        self.session.run(self._handle, arguments, [t.number for t in targets])
+        outputs = self._take(tree, targets, set(new))
+        for index in new:  # state that is only read: as a handle it is not sent again
+            if self.capture.arguments[index].kind == "state" and tree.leaves[index].role != "input":
+                self._put(tree.leaves[index], remotes[index])
         for index in self.capture.deleted:
             tree.leaves[index].delete()
         for _, optimizer in tree.optimizers:
-            optimizer._opt_called = True  # what a scheduler looks at to warn of a wrong order
-        self._keep_arguments(tree, remotes)
+            # What a scheduler looks at to warn of a wrong order.
+            optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
         return self.capture.rebuild(outputs)
 
     def _load(self) -> None:
@@ -65,35 +57,35 @@ class Step:
             self._handle = workers.load(self.built.program, self.options)
             self._generation = self.session.generation
 
-    def _remote(self, value: torch.Tensor, kind: str, layout: Any) -> Remote | None:
-        """The remote of a state argument, or of a handle that is passed in; None for values that are sent along."""
-        if isinstance(value, Tensor) and value._view is None and value.remote.session is self.session:
-            return value.remote
-        if isinstance(value, Tensor):
-            value = value.read()
-        if kind != "state":
-            return None
-        if value.device.type != "cpu":
-            raise InputError(f"state on {value.device}", help="move the model: model.cpu()")
-        remote = Remote(self.session, self.session.number(), layout, value.dtype)
-        remote.adopt(value.detach())
+    def _adopt(self, value: torch.Tensor, argument: Argument) -> Remote:
+        """A state argument that lies on this host, or on another mesh, as a buffer of this one."""
+        plain = value.read() if isinstance(value, Tensor) else value
+        remote = Remote(self.session, self.session.number(), argument.layout, plain.dtype)
+        remote.adopt(plain.detach())
         return remote
 
-    def _put(self, tree: StateTree, argument: int, name: str, target: Remote) -> None:
-        leaf = tree.leaves[argument] if argument >= 0 else tree.leaf(name)
-        current = leaf.get() if argument >= 0 else None
-        if not (isinstance(current, Tensor) and current.remote is target):
-            leaf.set(Tensor(target))
+    def _target(self, result: Result, remotes: Sequence[Remote | None]) -> Remote:
+        """Where a result goes: the buffer of the state that it replaces, or a new one."""
+        if result.alias >= 0:
+            replaced = remotes[result.alias]
+            assert replaced is not None, "what a result replaces is state"
+            return replaced
+        return Remote(self.session, self.session.number(), result.layout, getattr(torch, result.dtype))
 
-    def _keep_arguments(self, tree: StateTree, remotes: Sequence[Remote | None]) -> None:
-        """State that the program only reads becomes a handle too, or every call would send it again."""
-        for index, remote in enumerate(remotes):
-            if remote is not None and self.built.program.arguments[index].kind == "state":
-                leaf = tree.leaves[index]
-                current = leaf.get()
-                if current is not None and not isinstance(current, Tensor) and leaf.role != "input":
-                    leaf.set(Tensor(remote))
+    def _take(self, tree: StateTree, targets: Sequence[Remote], new: set[int]) -> list[Tensor]:
+        """Note what the program has written; gives its outputs."""
+        outputs: list[Tensor] = []
+        for spec, result, target in zip(self.capture.results, self.built.program.results, targets, strict=True):
+            target.workers_written(result.layout)
+            if spec.kind == "output":
+                outputs.append(Tensor(target))
+            elif spec.argument < 0:
+                self._put(tree.leaf(spec.name), target)
+            elif spec.argument in new:
+                self._put(tree.leaves[spec.argument], target)
+        return outputs
 
-
-def _dtype(name: str) -> torch.dtype:
-    return getattr(torch, name)
+    def _put(self, leaf: Leaf, remote: Remote | None) -> None:
+        current = leaf.get()
+        if remote is not None and not (isinstance(current, Tensor) and current.remote is remote):
+            leaf.set(Tensor(remote))
