@@ -153,5 +153,5 @@ def test_the_largest_mesh() -> None:
 
 
 def test_it_is_what_the_contracts_ask_for() -> None:
-    assert isinstance(Plugin.samite_add_engines()["lockstep"](), Engine)
+    assert isinstance(Plugin().samite_add_engines()["lockstep"](), Engine)
     assert isinstance(start(), Workers)

@@ -16,14 +16,15 @@ __all__ = ["Segment"]
 
 
 class Segment:
-    """One shared memory file, mapped. `bytes` is all of it as a 1-d uint8 tensor; tensors made from it keep the
-    mapping alive, so a segment may be closed while they are in use."""
+    """One shared memory file, mapped. `memory` is all of it, `bytes` the same as a 1-d uint8 tensor. Either keeps the
+    mapping alive, so a segment may be closed while what was made from it is in use."""
 
     def __init__(self, fd: int) -> None:
         """Maps the file `fd`, which the segment owns from here on."""
         self.fd = fd
         self.nbytes = os.fstat(fd).st_size
-        self.bytes = torch.frombuffer(mmap.mmap(fd, self.nbytes), dtype=torch.uint8)
+        self.memory = memoryview(mmap.mmap(fd, self.nbytes))
+        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
 
     @classmethod
     def create(cls, nbytes: int, name: str = "samite") -> Segment:
@@ -53,7 +54,7 @@ class Segment:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-            self.bytes = self.bytes[:0].clone()
+            self.memory, self.bytes = memoryview(b""), torch.empty(0, dtype=torch.uint8)
 
 
 def _full(nbytes: int, error: Exception) -> OutOfMemory:

@@ -31,11 +31,10 @@ MAX_RANKS = 64
 
 
 class Plugin:
-    name = "samite/lockstep/v1"
+    org = "samite"
 
-    @staticmethod
     @hookimpl
-    def samite_add_engines() -> Mapping[str, Callable[[], Engine]]:
+    def samite_add_engines(self) -> Mapping[str, Callable[[], Engine]]:
         return {"lockstep": Lockstep}
 
 
@@ -104,6 +103,9 @@ class LockstepWorkers:
     def free(self, buffers: Sequence[int]) -> None:
         for buffer in buffers:
             self._buffers.pop(buffer, None)
+
+    def restart(self) -> None:
+        """There is nothing to restart: ranks that are simulated cannot end."""
 
     def close(self) -> None:
         self._buffers.clear()

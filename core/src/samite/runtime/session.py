@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from samite.plugins import engine
 
 __all__ = ["Session", "session_of"]
 
+log = logging.getLogger("samite")
+
 _sessions: dict[Mesh, Session] = {}
 
 
@@ -31,7 +35,7 @@ def session_of(mesh: Mesh) -> Session:
 
 
 class Session:
-    """`generation` counts restarts: after a worker died the next use starts new ones, which hold no buffers."""
+    """`generation` counts how often workers were started from nothing: buffers of another generation are gone."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -39,9 +43,11 @@ class Session:
         self._numbers = itertools.count()
         self._discarded: deque[int] = deque()
         self._workers: Workers | None = None
+        self._failed = False
 
     @property
     def workers(self) -> Workers:
+        """The workers, at work: started if there are none, restarted if they have failed."""
         if self._workers is None:
             made = engine(self.mesh.engine)
             if self.mesh.size > made.max_ranks:
@@ -52,6 +58,10 @@ class Session:
                 )
             self._workers = made.start(self.mesh, dict(self.mesh.options))
             self.generation += 1
+        if self._failed:
+            log.warning("%s: restarting workers from the last complete step", self.mesh)
+            self._workers.restart()
+            self._failed = False
         return self._workers
 
     @property
@@ -68,44 +78,45 @@ class Session:
         self._discarded.append(number)
 
     def load(self, program: Program, options: Mapping[str, Any]) -> int:
-        return self.workers.load(program, options)
+        with self._noting_failure():
+            return self.workers.load(program, options)
 
     def write(self, number: int, value: torch.Tensor, layout: Layout) -> None:
-        with _Restarting(self):
-            self.workers.write(number, value, layout)
+        self.workers.write(number, value, layout)
 
     def read(self, number: int) -> torch.Tensor:
-        with _Restarting(self):
-            return self.workers.read(number)
+        """The value of a buffer; after a failure, as the last complete step left it."""
+        assert self._workers is not None, "a buffer is read while its workers are there"
+        with self._noting_failure():
+            return self._workers.read(number)
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Future:
-        with _Restarting(self):
+        with self._noting_failure():
+            workers = self.workers
             if self._discarded:
-                gone = [self._discarded.popleft() for _ in range(len(self._discarded))]
-                self.workers.free(gone)
-            return self.workers.run(program, arguments, results)
+                workers.free([self._discarded.popleft() for _ in range(len(self._discarded))])
+            return workers.run(program, arguments, results)
+
+    def wait(self, future: Future) -> None:
+        """Until a step is over. Raises what ended it."""
+        with self._noting_failure():
+            future.result()
 
     def close(self) -> None:
-        """End the workers. The session can be used again: it starts new ones."""
+        """End the workers. The session can be used again: it starts new ones, which hold nothing."""
         workers, self._workers = self._workers, None
+        self._failed = False
         self._discarded.clear()
         if workers is not None:
             workers.close()
 
-
-class _Restarting:
-    """When a step fails on a worker its engine ends them all; the session forgets them, so that the next use starts
-    anew."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, WorkerError):
-            self.session.close()
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except WorkerError:
+            self._failed = True
+            raise
 
 
 @atexit.register

@@ -51,10 +51,10 @@ def _best(action: object, runs: int) -> float:
     return min(times)
 
 
-def _copy_bandwidth(nbytes: int = 16 * 2**20) -> float:
+def _copy_bandwidth(nbytes: int = 8 * 2**20) -> float:
     """Bytes/s read and written by a copy of one thread that is too large for the caches nearest to the core."""
     source, target = torch.zeros(nbytes, dtype=torch.uint8), torch.zeros(nbytes, dtype=torch.uint8)
-    return 2 * nbytes / _best(lambda: target.copy_(source), runs=4)
+    return 2 * nbytes / _best(lambda: target.copy_(source), runs=3)
 
 
 def _dispatch_latency() -> float:

@@ -1,0 +1,216 @@
+"""A worker: one rank of a mesh. It loads programs and runs steps as its owner tells it (see `messages`).
+
+It has no tensor of its own. State, inputs and results lie in segments that the owner made, and each message of a step
+says where; so what the last complete step left outlives the worker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from samite import plugins
+from samite.errors import UnsupportedOp
+from samite.hal.driver import Bound, Device, Driver, Executable, Group, StateSlot
+from samite.hal.program import Program
+from samite.hal.shared import Segment
+from samite.runtime.arena import Location, view
+from samite.runtime.board import Board, Sequenced
+from samite.runtime.channel import Channel
+from samite.runtime.messages import Assignment, Failure, Frame, Interface
+
+__all__ = ["Worker", "serve"]
+
+
+def serve(channel: Channel) -> None:
+    """Does what the owner says until the owner closes the channel."""
+    try:
+        (_, assignment), (board,) = channel.receive()
+        try:
+            worker = Worker(assignment, Board(Segment(board), assignment.mesh.size))
+        except Exception as error:
+            channel.send(("failed", Failure.of(error, assignment.rank)))
+        else:
+            channel.send(("started",))
+            while worker.usable:
+                (verb, *arguments), fds = channel.receive()
+                if (answer := worker.answer(verb, arguments, fds)) is not None:
+                    channel.send(answer)
+        channel.receive()  # the owner ends a worker that failed: by itself it would seem to have died
+    except (EOFError, OSError):
+        return
+
+
+class _Slot(StateSlot):
+    """State in shared memory: its value as of the last step, and where the next one goes."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._current, self._following = torch.empty(0), torch.empty(0)
+        self._step = 0
+
+    def point(self, current: torch.Tensor, following: torch.Tensor | None, step: int) -> None:
+        self._current, self._step = current, step
+        self._following = current if following is None else following
+
+    @property
+    def value(self) -> torch.Tensor:
+        return self._current
+
+    @value.setter
+    def value(self, new: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        memory = self.spare()
+        if new.data_ptr() != memory.data_ptr():
+            memory.copy_(new)
+        self._current = memory
+
+    def spare(self) -> torch.Tensor:
+        """Waits until every rank has ended the step before: until then its failure would still go back to the value
+        that this memory holds. A rank is rarely a whole step ahead of another, so it rarely waits."""
+        pause = 0.0
+        while self._board.done() < self._step - 1:
+            time.sleep(pause)
+            pause = min(pause + 2e-5, 1e-3)
+        return self._following
+
+
+@dataclass
+class _View:
+    """A frame as tensors: of all state arguments where it is and where it goes, and the other arguments."""
+
+    state: list[tuple[torch.Tensor, torch.Tensor | None]]
+    inputs: list[torch.Tensor]
+
+
+@dataclass
+class _Loaded:
+    interface: Interface
+    slots: list[_Slot]
+    bound: Bound
+    plain: list[tuple[torch.dtype, tuple[int, ...]]]  # of the results that replace no state
+    views: dict[int, _View] = field(default_factory=dict[int, _View])
+
+
+class Worker:
+    """One rank. `usable` is False once a step has failed."""
+
+    def __init__(self, assignment: Assignment, board: Board) -> None:
+        os.chdir(assignment.directory)
+        sys.path[:] = assignment.path
+        torch.set_num_threads(assignment.threads)
+        _keep_memory()
+        for module in assignment.imports:
+            importlib.import_module(module)
+        self.rank, self.usable = assignment.rank, True
+        self._mesh, self._board = assignment.mesh, board
+        self._driver: Driver = plugins.driver(assignment.mesh.backends[0])
+        self._devices: Sequence[Device] = self._driver.devices()
+        group = Group(
+            assignment.mesh,
+            assignment.rank,
+            assignment.address,
+            assignment.generation,
+            assignment.communicator_options,
+        )
+        self._communicator: Sequenced | None = None
+        if self._driver.collectives == "communicator":
+            self._communicator = Sequenced(self._driver.communicator(group), board.rows[self.rank])
+        self._memory: dict[int, torch.Tensor] = {}
+        self._executables: dict[int, Executable] = {}  # compiled here, not yet loaded
+        self._programs: dict[int, _Loaded] = {}
+
+    def answer(self, verb: str, arguments: Sequence[Any], fds: Sequence[int]) -> tuple[Any, ...] | None:
+        """Carries out one message; gives the answer to it, if it has one."""
+        step = arguments[2] if verb == "run" else 0
+        try:
+            if verb == "segment":
+                segment = Segment(fds[0])
+                self._memory[arguments[0]] = segment.bytes
+                segment.close()
+                return None
+            return getattr(self, f"_{verb}")(*arguments)
+        except Exception as error:
+            self.usable = verb != "run"
+            inside = self._communicator is not None and self._communicator.inside
+            return "failed", Failure.of(error, self.rank, step, inside)
+
+    def _compile(self, program: int, given: Program, options: Mapping[str, Any]) -> tuple[Any, ...]:
+        executable = self._executables[program] = self._driver.compile(given, [self._device()], options)
+        try:
+            return "compiled", program, executable.save()
+        except UnsupportedOp:
+            return "compiled", program, None
+
+    def _load(
+        self,
+        program: int,
+        interface: Interface,
+        given: Program | None,
+        options: Mapping[str, Any],
+        artifact: bytes | None,
+    ) -> tuple[Any, ...]:
+        executable = self._executables.pop(program, None)
+        if executable is None and artifact is not None:
+            executable = self._driver.load(artifact, [self._device()])
+        elif executable is None:
+            assert given is not None, "without an artifact the program comes along"
+            executable = self._driver.compile(given, [self._device()], options)
+        slots = [_Slot(self._board) for is_state in interface.state if is_state]
+        bound = executable.bind(slots, self._communicator, self.rank)
+        plain = [
+            (getattr(torch, dtype), shape)
+            for (dtype, shape), alias in zip(interface.results, interface.alias, strict=True)
+            if alias < 0
+        ]
+        self._programs[program] = _Loaded(interface, slots, bound, plain)
+        return "loaded", program
+
+    def _frame(self, program: int, number: int, frame: Frame) -> None:
+        loaded = self._programs[program]
+        seen = _View([], [])
+        columns = zip(loaded.interface.arguments, loaded.interface.state, frame.arguments, frame.following, strict=True)
+        for (dtype, shape), is_state, here, there in columns:
+            current = self._view(here, getattr(torch, dtype), shape)
+            if is_state:
+                seen.state.append((current, there and self._view(there, current.dtype, shape)))
+            else:
+                seen.inputs.append(current)
+        loaded.views[number] = seen
+
+    def _run(self, program: int, frame: int, step: int, results: Sequence[Location]) -> tuple[Any, ...]:
+        loaded = self._programs[program]
+        seen = loaded.views[frame]
+        for slot, (current, following) in zip(loaded.slots, seen.state, strict=True):
+            slot.point(current, following, step)
+        outputs, event = loaded.bound.run(seen.inputs)
+        event.wait()
+        for output, (dtype, shape), location in zip(outputs, loaded.plain, results, strict=True):
+            self._view(location, dtype, shape).copy_(output)
+        self._board.rows[self.rank].end(step)
+        return "ended", step
+
+    def _view(self, at: Location, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        return view(self._memory[at.segment], at, self.rank, dtype, shape)
+
+    def _device(self) -> Device:
+        return self._devices[self.rank % len(self._devices)]
+
+
+def _keep_memory() -> None:
+    """Has glibc keep what is freed. By default it gives large blocks back to the kernel, and the next step faults every
+    page of its temporaries in again."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
+        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
