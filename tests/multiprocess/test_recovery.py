@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -66,8 +67,14 @@ class Run:
         torch.testing.assert_close(self.model.weight.detach().clone(), model.weight.detach())
 
 
-def test_training_goes_on_from_the_last_complete_step() -> None:
-    run = Run()
+@pytest.fixture
+def run() -> Iterator[Run]:
+    made = Run()
+    yield made
+    session_of(made.mesh).close()
+
+
+def test_training_goes_on_from_the_last_complete_step(run: Run) -> None:
     for _ in range(3):
         run().item()
     model, optimizer = run.plain()
@@ -80,8 +87,7 @@ def test_training_goes_on_from_the_last_complete_step() -> None:
     run.follows(model, optimizer)
 
 
-def test_a_death_in_the_first_step_leaves_the_optimizer_as_it_was() -> None:
-    run = Run()
+def test_a_death_in_the_first_step_leaves_the_optimizer_as_it_was(run: Run) -> None:
     forward = samite.compile(lambda model, x: model(x), mesh=run.mesh)
     forward(run.model, run.x).tolist()  # the workers are there, the optimizer has no state yet
     model, optimizer = run.plain()
@@ -92,8 +98,7 @@ def test_a_death_in_the_first_step_leaves_the_optimizer_as_it_was() -> None:
     run.follows(model, optimizer)
 
 
-def test_a_closed_session_has_lost_its_values_and_takes_a_checkpoint() -> None:
-    run = Run()
+def test_a_closed_session_has_lost_its_values_and_takes_a_checkpoint(run: Run) -> None:
     for _ in range(2):
         run()
     checkpoint = copy.deepcopy((run.model.state_dict(), run.optimizer.state_dict()))

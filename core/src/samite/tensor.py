@@ -14,6 +14,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from samite.errors import SamiteError, WorkerDied
+from samite.hal.engine import Future
 from samite.layout import Layout
 from samite.runtime.session import Session
 
@@ -29,8 +30,13 @@ class Remote:
         self._host: torch.Tensor | None = None
         self._host_current = False
         self._workers_current = True
+        self._step: Future | None = None
         self._finalizer = weakref.finalize(self, session.discard, number)
         self._finalizer.atexit = False
+
+    def made_by(self, step: Future) -> None:
+        """This value exists once `step` is over; if the step fails, reading it raises what ended the step."""
+        self._step = step
 
     def adopt(self, value: torch.Tensor) -> None:
         """Start from a value of this host, which is not on the workers yet."""
@@ -49,6 +55,9 @@ class Remote:
         """
         if not self._host_current and not overwrite:
             self._refuse_lost()
+            if self._step is not None:
+                self.session.wait(self._step)
+                self._step = None
             value = self.session.read(self.number)
             if self._host is None:
                 self._host = value
@@ -62,7 +71,7 @@ class Remote:
     def _refuse_lost(self) -> None:
         if self.generation != self.session.generation or self.session.idle:
             raise WorkerDied(
-                "this value was lost with the workers that held it",
+                "this value was lost with the workers that held it: they were closed",
                 help="load a checkpoint (model.load_state_dict, optimizer.load_state_dict) and go on",
             )
 

@@ -9,6 +9,7 @@ import torch
 
 from samite.api.program import Built
 from samite.frontend import Capture, Leaf, StateTree
+from samite.hal.engine import Future
 from samite.hal.program import Argument, Result
 from samite.runtime.session import Session
 from samite.tensor import Remote, Tensor
@@ -22,6 +23,12 @@ class Step:
     def __init__(self, capture: Capture, built: Built, session: Session, options: dict[str, Any]) -> None:
         self.capture, self.built, self.session, self.options = capture, built, session, options
         self._handle, self._generation = -1, -1
+
+    @property
+    def changes_structure(self) -> bool:
+        """Whether a call makes or removes state, as an optimizer's first step does."""
+        made = any(r.kind == "state" and r.argument < 0 for r in self.capture.results)
+        return made or bool(self.capture.deleted)
 
     def run(self, tree: StateTree, seed: int) -> Any:
         """One call. The user's parameters, gradients and optimizer state are handles afterwards; so are the outputs."""
@@ -39,8 +46,10 @@ class Step:
             remotes.append(remote)
             arguments.append(value if remote is None else remote.send(argument.layout))
         targets = [self._target(result, remotes) for result in self.built.program.results]
-        self.session.run(self._handle, arguments, [t.number for t in targets])
-        outputs = self._take(tree, targets, set(new))
+        step = self.session.run(self._handle, arguments, [t.number for t in targets])
+        if self.changes_structure:  # what a failed step would have made or removed must not be put in place
+            self.session.wait(step)
+        outputs = self._take(tree, targets, set(new), step)
         for index in new:  # state that is only read: as a handle it is not sent again
             if self.capture.arguments[index].kind == "state" and tree.leaves[index].role != "input":
                 self._put(tree.leaves[index], remotes[index])
@@ -72,12 +81,13 @@ class Step:
             return replaced
         return Remote(self.session, self.session.number(), result.layout, getattr(torch, result.dtype))
 
-    def _take(self, tree: StateTree, targets: Sequence[Remote], new: set[int]) -> list[Tensor]:
+    def _take(self, tree: StateTree, targets: Sequence[Remote], new: set[int], step: Future) -> list[Tensor]:
         """Note what the program has written; gives its outputs."""
         outputs: list[Tensor] = []
         for spec, result, target in zip(self.capture.results, self.built.program.results, targets, strict=True):
             target.workers_written(result.layout)
             if spec.kind == "output":
+                target.made_by(step)
                 outputs.append(Tensor(target))
             elif spec.argument < 0:
                 self._put(tree.leaf(spec.name), target)
