@@ -61,9 +61,9 @@ class Step:
         return self.capture.rebuild(outputs)
 
     def _load(self) -> None:
-        workers = self.session.workers
+        self.session.start()
         if self._generation != self.session.generation:
-            self._handle = workers.load(self.built.program, self.options)
+            self._handle = self.session.load(self.built.program, self.options)
             self._generation = self.session.generation
 
     def _adopt(self, value: torch.Tensor, argument: Argument) -> Remote:

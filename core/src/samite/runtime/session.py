@@ -45,8 +45,7 @@ class Session:
         self._workers: Workers | None = None
         self._failed = False
 
-    @property
-    def workers(self) -> Workers:
+    def start(self) -> Workers:
         """The workers, at work: started if there are none, restarted if they have failed."""
         if self._workers is None:
             made = engine(self.mesh.engine)
@@ -79,10 +78,10 @@ class Session:
 
     def load(self, program: Program, options: Mapping[str, Any]) -> int:
         with self._noting_failure():
-            return self.workers.load(program, options)
+            return self.start().load(program, options)
 
     def write(self, number: int, value: torch.Tensor, layout: Layout) -> None:
-        self.workers.write(number, value, layout)
+        self.start().write(number, value, layout)
 
     def read(self, number: int) -> torch.Tensor:
         """The value of a buffer; after a failure, as the last complete step left it."""
@@ -92,7 +91,7 @@ class Session:
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Future:
         with self._noting_failure():
-            workers = self.workers
+            workers = self.start()
             if self._discarded:
                 workers.free([self._discarded.popleft() for _ in range(len(self._discarded))])
             return workers.run(program, arguments, results)
