@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from samite.ir.attributes import encode
 from samite.ir.context import TensorType, context, mlir_type
-from samite.ir.dialect import encode
 from samite.ir.graph import ARGUMENT_ATTRIBUTES, Argument, Constant, Form, Graph, ListOf, Op, Slot
 from samite.ir.module import Module
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from samite.errors import UnsupportedOp, VerifyError
+from samite.ir.attributes import decode
 from samite.ir.context import TensorType, tensor_type
-from samite.ir.dialect import decode
 
 __all__ = [
     "ARGUMENT_ATTRIBUTES",

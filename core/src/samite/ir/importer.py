@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from samite.errors import CaptureError
+from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
 from samite.ir.context import TensorType, context
-from samite.ir.dialect import encode, mesh_attribute
+from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph, function
 from samite.ir.module import Module
 

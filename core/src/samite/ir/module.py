@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from samite.errors import VerifyError
+from samite.ir.attributes import read_mesh
 from samite.ir.context import context
-from samite.ir.dialect import mesh_attribute, read_mesh
+from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph, scan_function
 
 __all__ = ["Module"]

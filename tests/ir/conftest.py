@@ -1,0 +1,111 @@
+"""Collects `*.mlir`: a file is the test of one pass, its sections, split by `// -----`, are the test's cases.
+
+    // RUN: bucket_collectives(bucket_bytes=64)
+    //
+    // What the passes of this line are run on is a section, and what they must give stands in its CHECK lines. The
+    // sections after the first may have a RUN line of their own. Each begins with a line that says what it shows.
+
+    // Nothing is reduced: nothing changes.
+    module { func.func @main(...) ... }
+    // CHECK: func.func @main
+
+    // -----
+
+    // An error is expected by its text.
+    // ERROR: axis ['pp'] is not in the mesh
+
+A RUN line is Python: a pass by its name, or several with commas between; `Shard`, `Replicate` and `Partial` are there,
+and `roundtrip()`, which checks that text and bytecode give the module back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filecheck.finput import FInput
+from filecheck.matcher import Matcher
+from filecheck.options import Options
+from filecheck.parser import Parser, pattern_for_opts
+
+from samite import Partial, Replicate, Shard
+from samite.errors import SamiteError
+from samite.ir.module import Module
+from samite.passes.base import Pass
+from samite.passes.pipeline import default_passes
+
+
+class Roundtrip:
+    """The module as its own text and bytecode say it, to the letter."""
+
+    name = "roundtrip"
+
+    def run(self, module: Module) -> Module:
+        text = module.text()
+        for again in (Module.parse(text), Module.parse(module.bytecode())):
+            assert again.text() == text
+            module = again
+        return module
+
+
+WORDS: dict[str, Any] = {p.name: type(p) for p in (*default_passes({}, {}, 1), Roundtrip())}
+WORDS |= {"Shard": Shard, "Replicate": Replicate, "Partial": Partial}
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    return MlirFile.from_parent(parent, path=file_path) if file_path.suffix == ".mlir" else None
+
+
+class MlirFile(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        run, line = "", 0
+        for section in re.split(r"^// -----$", self.path.read_text(), flags=re.MULTILINE):
+            if found := re.search(r"^// RUN: (.*)$", section, re.MULTILINE):
+                run = found[1]
+            title = re.search(r"^// (?!RUN:)(.+)$", section, re.MULTILINE)
+            if title is None:
+                raise self.CollectError(f"{self.path}:{line + 1}: a section begins with a line that says what it shows")
+            # Padded, so that lines are counted from the top of the file.
+            yield MlirCase.from_parent(self, name=title[1].rstrip("."), run=run, section="\n" * line + section)
+            line += section.count("\n")
+
+
+class MlirCase(pytest.Item):
+    def __init__(self, *, run: str, section: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run, self.section = run, section
+
+    def runtest(self) -> None:
+        passes: list[Pass] = eval(f"[{self.run}]", WORDS.copy())
+        error = re.search(r"^// ERROR: (.*)$", self.section, re.MULTILINE)
+        if error is None:
+            module = Module.parse(self.section)
+            for step in passes:
+                module = step.run(module)
+                module.verify(after=step.name)
+            self._check(module.text(locations=False))
+            return
+        with pytest.raises(SamiteError) as raised:
+            module = Module.parse(self.section)
+            for step in passes:
+                module = step.run(module)
+        assert error[1] in str(raised.value)
+
+    def _check(self, text: str) -> None:
+        options = Options(match_filename=str(self.path), check_prefixes=["CHECK"])
+        checks = Parser(options, io.StringIO(self.section), *pattern_for_opts(options))
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            failed = Matcher(options, FInput("<module>", text), checks).run()
+        assert not failed, f"{told.getvalue()}\nthe module is\n{text}"
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
+        return str(excinfo.value) if isinstance(excinfo.value, AssertionError) else str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{self.path.name}: {self.name}"

@@ -1,0 +1,32 @@
+// RUN: roundtrip()
+//
+// Every op of the dist dialect, and what its verifier refuses.
+
+// All ops, as text and as bytecode.
+#mesh = #dist.mesh<["dp", "tp"], [2, 4], ["cpu"]>
+!full = !torch.vtensor<[8,16],f32>
+module attributes {dist.mesh = #mesh} {
+  func.func @main(%x: !full {samite.name = "x", dist.layout = "[8:dp, 16]"}) -> (!full {dist.layout = "[8, 16]", samite.alias = 0}) {
+    // CHECK: module attributes {dist.mesh = #dist.mesh<["dp", "tp"], [2, 4], ["cpu"]>}
+    // CHECK: %arg0: !torch.vtensor<[8,16],f32> {dist.layout = "[8:dp, 16]", samite.name = "x"}
+    // CHECK-NEXT: [[C:%.+]] = "dist.constrain"(%arg0) {layout = "[8:dp, 16]"}
+    %constrained = "dist.constrain"(%x) {layout = "[8:dp, 16]"} : (!full) -> !full
+    // CHECK-NEXT: "dist.reshard"([[C]]) {dst = "[8, 16:tp] sum(dp)", src = "[8:dp, 16]"}
+    %resharded = "dist.reshard"(%constrained) {src = "[8:dp, 16]", dst = "[8, 16:tp] sum(dp)"} : (!full) -> !full
+    // CHECK-NEXT: "dist.all_reduce"({{.*}}) {algorithm = "ring", axes = ["dp", "tp"], chunk_bytes = 4096 : i64, reduce_type = "max"}
+    %reduced = "dist.all_reduce"(%resharded) {axes = ["dp", "tp"], reduce_type = "max", algorithm = "ring", chunk_bytes = 4096 : i64} : (!full) -> !full
+    // CHECK-NEXT: "dist.all_gather"({{.*}}) {axes = ["tp"], dim = 1 : i64} : (!torch.vtensor<[8,16],f32>) -> !torch.vtensor<[8,64],f32>
+    %gathered = "dist.all_gather"(%reduced) {axes = ["tp"], dim = 1 : i64} : (!full) -> !torch.vtensor<[8,64],f32>
+    // CHECK-NEXT: "dist.reduce_scatter"({{.*}}) {axes = ["dp", "tp"], dim = 0 : i64, reduce_type = "sum"}
+    %scattered = "dist.reduce_scatter"(%gathered) {axes = ["dp", "tp"], dim = 0 : i64, reduce_type = "sum"} : (!torch.vtensor<[8,64],f32>) -> !torch.vtensor<[1,64],f32>
+    // CHECK-NEXT: "dist.all_to_all"({{.*}}) {axes = ["tp"], concat_dim = 0 : i64, split_dim = 1 : i64}
+    %exchanged = "dist.all_to_all"(%scattered) {axes = ["tp"], split_dim = 1 : i64, concat_dim = 0 : i64} : (!torch.vtensor<[1,64],f32>) -> !torch.vtensor<[4,16],f32>
+    // CHECK-NEXT: "dist.permute"({{.*}}) {axes = ["dp"], pairs = {{\[\[}}0, 1], [1, 0]]}
+    %permuted = "dist.permute"(%exchanged) {axes = ["dp"], pairs = [[0, 1], [1, 0]]} : (!torch.vtensor<[4,16],f32>) -> !torch.vtensor<[4,16],f32>
+    // CHECK-NEXT: "dist.shard"({{.*}}) {axes = ["dp"], dim = 0 : i64}
+    %sharded = "dist.shard"(%permuted) {axes = ["dp"], dim = 0 : i64} : (!torch.vtensor<[4,16],f32>) -> !torch.vtensor<[2,16],f32>
+    // CHECK-NEXT: "dist.axis_index"() {axes = ["dp", "tp"]} : () -> !torch.vtensor<[],si64>
+    %index = "dist.axis_index"() {axes = ["dp", "tp"]} : () -> !torch.vtensor<[],si64>
+    return %x : !full
+  }
+}
