@@ -252,9 +252,7 @@ def test_gradient_scalers() -> None:
     model = MLP()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def step(
-        model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, x: Tensor, y: Tensor
-    ) -> Any:
+    def step(model: nn.Module, optimizer: Any, scaler: torch.amp.GradScaler, x: Tensor, y: Tensor) -> None:
         scaler.scale(model(x, y)).backward()  # here
         scaler.step(optimizer)
         scaler.update()

@@ -19,6 +19,11 @@ from samite.frontend.source import user_line
 __all__ = ["RATE", "Group", "constants", "rate_dtype", "traceable"]
 
 RATE = "lr"
+_NOT_COMPILED = frozenset({
+    "params", RATE,
+    "initial_lr", "max_lr", "min_lr", "swa_lr", "initial_momentum", "max_momentum", "base_momentum",
+})  # fmt: skip
+"""The learning rate, and what schedulers write down for themselves in a group."""
 _FORCED = {"capturable": True, "foreach": False, "fused": False}
 
 
@@ -30,12 +35,9 @@ def rate_dtype(group: Mapping[str, Any]) -> torch.dtype:
     return torch.float64 if any(p.dtype == torch.float64 for p in group["params"]) else torch.float32
 
 
-def constants(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Hashable:
-    """What of `group` is compiled in, for the key.
-
-    What the optimizer has no default for is not its own: schedulers keep "initial_lr" there.
-    """
-    return tuple((k, freeze(v)) for k, v in group.items() if k in defaults and k != RATE)
+def constants(group: Mapping[str, Any]) -> Hashable:
+    """What of `group` is compiled in, for the key."""
+    return tuple((k, freeze(v)) for k, v in group.items() if k not in _NOT_COMPILED)
 
 
 def traceable(options: Mapping[str, Any]) -> dict[str, Any]:

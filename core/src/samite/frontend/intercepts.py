@@ -45,12 +45,14 @@ def leaf_functions() -> Iterator[None]:
     """Let function modes see what the Python functions of `torch.nn.functional` call, not those functions.
 
     A mode is off while it handles a function, so SDPA and dropout inside `multi_head_attention_forward` would pass it
-    by. These functions hand themselves to the mode only if `has_torch_function` says so. `torch.autograd.grad` too.
+    by. These functions hand themselves to the mode only if `has_torch_function` says so. So do `torch.autograd.grad`
+    and `torch.nn.init`.
     """
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     with (
         mock.patch.multiple(torch.nn.functional, **dict.fromkeys(names, _never)),
         mock.patch.object(torch.autograd, "has_torch_function", _never),
+        mock.patch.object(torch.overrides, "has_torch_function_variadic", _never),
     ):
         yield
 

@@ -10,6 +10,7 @@ Ops of the update (the optimizer's step, and whatever follows the last backward)
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import sysconfig
@@ -42,7 +43,7 @@ def _label(filename: str) -> str:
         return ""
     if filename.startswith(_STDLIB) and not filename.startswith(_SITE):
         return ""
-    path, here = os.path.abspath(filename), os.getcwd() + os.sep
+    path, here = os.path.abspath(filename), os.path.join(os.getcwd(), "")
     return path[len(here) :] if path.startswith(here) else os.path.basename(path)
 
 
@@ -137,7 +138,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Write `meta["custom"]` of every node that was marked."""
-        marks = self._marks
+        marks = [m for m in self._marks if m.node.target is not torch.ops.aten.detach.default]  # no op of the user's
         last = max((i for i, m in enumerate(marks) if m.kind in ("backward", "recompute")), default=len(marks))
         forward = [m for m in marks[:last] if m.kind == "plain"]
         numbers = {id(m): i for i, m in enumerate(forward)}
@@ -172,23 +173,21 @@ def _calls_backward(frame: FrameType | None) -> bool:
 
 
 def _match_recomputed(marks: list[_Mark], forward: list[_Mark], maker: dict[int, int]) -> dict[int, int]:
-    """The forward op that each recomputed op repeats.
+    """The forward op that each recomputed op repeats, by the id of its mark.
 
     A checkpointed region runs again in its own order, so a run of recomputed ops is a stretch of the forward: the last
-    such stretch that starts no later than the op whose gradient asked for it.
+    such stretch that starts no later than the op whose gradient asked for it. `marks` and `forward` hold no aliases.
     """
     signature = [(m.line, m.node.target) for m in forward]
     matched: dict[int, int] = {}
-    i = 0
-    while i < len(marks):
-        j = i
-        while j < len(marks) and marks[j].kind == "recompute" and marks[j].sequence == marks[i].sequence:
-            j += 1
-        if j > i:
-            run = [(m.line, m.node.target) for m in marks[i:j]]
-            asked = maker.get(marks[i].sequence, len(forward) - 1)
-            start = next((s for s in range(asked, -1, -1) if signature[s : s + len(run)] == run), -1)
-            for k, m in enumerate(marks[i:j]):
-                matched[id(m)] = start + k if start >= 0 else asked
-        i = max(j, i + 1)
+    for sequence, group in itertools.groupby(marks, lambda m: m.sequence if m.kind == "recompute" else None):
+        if sequence is None:
+            continue
+        run, asked = list(group), maker.get(sequence, len(forward) - 1)
+        wanted = [(m.line, m.node.target) for m in run]
+        start = asked
+        while start >= 0 and signature[start : start + len(wanted)] != wanted:
+            start -= 1
+        for i, m in enumerate(run):
+            matched[id(m)] = start + i if start >= 0 else asked
     return matched

@@ -78,13 +78,13 @@ class StateTree:
             tuple((x.name, x.role, *_signature(t)) for x, t in zip(self.leaves, self.tensors, strict=True)),
             tuple(at for _, at in self.places),
             tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
-            tuple((name, type(o), tuple(self._group(o, g) for g in o.param_groups)) for name, o in self.optimizers),
+            tuple((name, type(o), tuple(self._group(g) for g in o.param_groups)) for name, o in self.optimizers),
             tuple((name, freeze_argument(value)) for name, value in self.objects),
             ambient(),
         )
 
-    def _group(self, optimizer: Optimizer, group: Mapping[str, Any]) -> Hashable:
-        return constants(group, optimizer.defaults), tuple(self.index[id(p)] for p in group["params"])
+    def _group(self, group: Mapping[str, Any]) -> Hashable:
+        return constants(group), tuple(self.index[id(p)] for p in group["params"])
 
 
 def _signature(x: Tensor) -> tuple[Hashable, ...]:
