@@ -1,0 +1,113 @@
+"""The commands and their options. What a command does is imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from samite.errors import SamiteError
+
+__all__ = ["app"]
+
+_ALL_AFTER = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""What follows the script is the script's own."""
+
+
+class _Commands(TyperGroup):
+    """The commands of this file, and those of the configured plugins, which are asked only when one is needed.
+
+    Contexts are Any: whether they are Click's or typer's own depends on typer's version.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from samite.cli.extensions import plugin_commands
+
+        return [*super().list_commands(ctx), *plugin_commands(self.commands)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        from samite.cli.extensions import plugin_commands
+
+        added = plugin_commands(self.commands).get(cmd_name)
+        if added is None:
+            return None
+        single = typer.Typer(add_completion=False)
+        single.command(cmd_name)(added)
+        command = typer.main.get_command(single)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """An error of Samite is a message for the user; its traceback is shown to those who ask."""
+        try:
+            return super().invoke(ctx)
+        except SamiteError as error:
+            if ctx.params["debug"]:
+                raise
+            from samite.cli.messages import show_error
+
+            show_error(error)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    """One ordinary PyTorch program over a mesh of unlike devices."""
+
+
+@app.command()
+def doctor() -> None:
+    """What is installed and usable here: backends and engines, their devices, the settings and where each is from.
+
+    The exit code is 0 if everything configured is usable, else 1.
+    """
+    from samite.cli.doctor import diagnose, diagnosis_as_text
+    from samite.config import Settings
+    from samite.report import console
+
+    diagnosis = diagnose(Settings())
+    console().print(diagnosis_as_text(diagnosis))
+    raise typer.Exit(1 if diagnosis.problems else 0)
+
+
+@app.command()
+def explain(
+    target: Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="A script, and a compiled function in it.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="The script's own.")] = None,
+    ir: Annotated[str, typer.Option(metavar="PASS", help="Print the module as this pass leaves it.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="The program of the first call only.")] = False,
+) -> None:
+    """How a compiled function is laid out, and what it communicates.
+
+    The script runs up to the first call of FUNCTION, which is compiled for its real arguments and not executed; its
+    output goes to stderr. An optimizer has no state before its first step, which gives that step a program of its own:
+    the program shown is the one of the steps after it.
+    """
+    from samite.cli.explain import explain
+
+    explain(target, arguments or [], ir=ir, as_json=as_json, first=first)
+
+
+@app.command(context_settings=_ALL_AFTER)
+def run(
+    script: Annotated[Path, typer.Argument(help="A Python script that makes meshes of as many ranks.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own.")] = None,
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="How many processes.")] = 1,
+) -> None:
+    """Run a script in several processes, each a rank of its meshes, as torchrun does.
+
+    The exit code is that of the first process that fails, else 0.
+    """
+    from samite.cli.messages import require_file
+    from samite.runtime.launch import run_script
+
+    require_file(script)
+    raise typer.Exit(run_script(ranks, str(script), arguments or []))

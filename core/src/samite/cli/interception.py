@@ -1,0 +1,93 @@
+"""Running a script up to the first call of one of its compiled functions."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+from samite.api import Compiled
+from samite.errors import ConfigError, nearest
+
+__all__ = ["at_first_call"]
+
+T = TypeVar("T")
+Action = Callable[[Compiled, Sequence[Any], Mapping[str, Any]], T]
+
+
+class _Reached(BaseException):
+    """Ends the script. Not an Exception: a script may catch those."""
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+
+
+def at_first_call(script: Path, function: str, arguments: Sequence[str], action: Action[T]) -> T:
+    """What `action` gives for the first call of `function`, in whose place it is done; the script ends there.
+
+    `function` is the name of what is compiled, or of a global variable of the script that holds it. The script runs as
+    `python script arguments...` would, with its output on stderr. Raises ConfigError if the script does not mention
+    the function or ends without calling it, and whatever the script raises.
+    """
+    _require_mention(script, function)
+    called: set[str] = set()
+    ordinary = Compiled.__call__
+
+    def watch(compiled: Compiled, *args: Any, **kwargs: Any) -> Any:
+        if compiled.name == function or vars(sys.modules["__main__"]).get(function) is compiled:
+            with mock.patch.object(Compiled, "__call__", ordinary):
+                raise _Reached(action(compiled, args, kwargs))
+        called.add(compiled.name)
+        return ordinary(compiled, *args, **kwargs)
+
+    with mock.patch.object(Compiled, "__call__", watch), redirect_stdout(sys.stderr), _as_main(script, arguments):
+        try:
+            names = runpy.run_path(str(script), run_name="__main__")
+        except _Reached as reached:
+            return reached.found  # type: ignore[return-value]
+        except SystemExit:
+            names = {}
+    if callable(names.get(function)) and not isinstance(names[function], Compiled):
+        what, help = f'"{function}" is not compiled', "decorate it: @samite.compile(mesh=mesh)"
+    else:
+        what, help = f'the script ended without a call of "{function}"', f"compiled and called: {_listed(called)}"
+    raise ConfigError(what, where=str(script), help=help)
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """What Python sets up for a script: its arguments, and its folder first on the path."""
+    with (
+        mock.patch.object(sys, "argv", [str(script), *arguments]),
+        mock.patch.object(sys, "path", [str(script.resolve().parent), *sys.path]),
+    ):
+        yield
+
+
+def _require_mention(script: Path, function: str) -> None:
+    """Tell a misspelled name before the script is run to its end for it."""
+    try:
+        tree = ast.parse(script.read_bytes(), filename=str(script))
+    except SyntaxError as error:
+        raise ConfigError(f"not Python: {error.msg}", where=f"{script}:{error.lineno}") from error
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(name) | ast.Attribute(attr=name) | ast.FunctionDef(name) | ast.ClassDef(name):
+                names.add(name)
+            case ast.alias(name, asname):
+                names.add(asname or name)
+            case _:
+                pass
+    if function not in names:
+        functions = sorted(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+        raise ConfigError(f'there is no "{function}"', where=str(script), help=nearest(function, functions))
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(names)) or "none"
