@@ -2,8 +2,10 @@
 
     // RUN: bucket_collectives(bucket_bytes=64)
     //
-    // What the passes of this line are run on is a section, and what they must give stands in its CHECK lines. The
-    // sections after the first may have a RUN line of their own. Each begins with a line that says what it shows.
+    // Every section's module is put through the passes of the last RUN line before it. A section begins with a line
+    // that says what it shows; CHECK lines say what must come out, or an ERROR line what is refused.
+
+    // -----
 
     // Nothing is reduced: nothing changes.
     module { func.func @main(...) ... }
@@ -11,7 +13,7 @@
 
     // -----
 
-    // An error is expected by its text.
+    // Collectives are over axes of the mesh.
     // ERROR: axis ['pp'] is not in the mesh
 
 A RUN line is Python: a pass by its name, or several with commas between; `Shard`, `Replicate` and `Partial` are there,
@@ -67,11 +69,12 @@ class MlirFile(pytest.File):
         for section in re.split(r"^// -----$", self.path.read_text(), flags=re.MULTILINE):
             if found := re.search(r"^// RUN: (.*)$", section, re.MULTILINE):
                 run = found[1]
-            title = re.search(r"^// (?!RUN:)(.+)$", section, re.MULTILINE)
-            if title is None:
-                raise self.CollectError(f"{self.path}:{line + 1}: a section begins with a line that says what it shows")
-            # Padded, so that lines are counted from the top of the file.
-            yield MlirCase.from_parent(self, name=title[1].rstrip("."), run=run, section="\n" * line + section)
+            if "func.func" in section:
+                title = re.search(r"^// (?!RUN:)(.+)$", section, re.MULTILINE)
+                if title is None:
+                    raise self.CollectError(f"{self.path}:{line + 1}: a section says first what it shows")
+                # Padded, so that lines are counted from the top of the file.
+                yield MlirCase.from_parent(self, name=title[1].rstrip(".:"), run=run, section="\n" * line + section)
             line += section.count("\n")
 
 
@@ -81,20 +84,21 @@ class MlirCase(pytest.Item):
         self.run, self.section = run, section
 
     def runtest(self) -> None:
-        passes: list[Pass] = eval(f"[{self.run}]", WORDS.copy())
         error = re.search(r"^// ERROR: (.*)$", self.section, re.MULTILINE)
         if error is None:
-            module = Module.parse(self.section)
-            for step in passes:
-                module = step.run(module)
-                module.verify(after=step.name)
-            self._check(module.text(locations=False))
+            self._check(self._passed().text(locations=False))
             return
         with pytest.raises(SamiteError) as raised:
-            module = Module.parse(self.section)
-            for step in passes:
-                module = step.run(module)
+            self._passed()
         assert error[1] in str(raised.value)
+
+    def _passed(self) -> Module:
+        passes: list[Pass] = eval(f"[{self.run}]", WORDS.copy())
+        module = Module.parse(self.section)
+        for step in passes:
+            module = step.run(module)
+            module.verify(after=step.name)
+        return module
 
     def _check(self, text: str) -> None:
         options = Options(match_filename=str(self.path), check_prefixes=["CHECK"])

@@ -1,6 +1,8 @@
 // RUN: roundtrip()
 //
-// Every op of the dist dialect, and what its verifier refuses.
+// Every op of the dist dialect. What its verifiers refuse is in tests/unit/test_ir_verifier.py.
+
+// -----
 
 // All ops, as text and as bytecode.
 #mesh = #dist.mesh<["dp", "tp"], [2, 4], ["cpu"]>
