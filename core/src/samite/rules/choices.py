@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from samite.layout import Dim, Layout, axes_of, canonical, regroup, without
+from samite.layout import Dim, Factor, Layout, axes_of, canonical, regroup, without
 from samite.rules.binding import Bound
 from samite.rules.notation import Group
 
@@ -66,6 +66,12 @@ def _ballots(
         for letter, factors in zip(group, parts, strict=True):
             if letter in bound.splittable and axes_of(factors):
                 yield _Vote(weight, operand, letter, canonical(factors, mesh))
+        # A split that fits no letter of a compound may go to the minor one that can take it: columns of a fused qkv,
+        # split in one piece, become the same split of q, k and v. It is heard late, and costs a reshard.
+        left = tuple(axis for axis in axes_of(dim) if axis not in {a for f in parts for a in axes_of(f)})
+        letter = next((x for x in reversed(group) if x in bound.splittable), "")
+        if left and letter:
+            yield _Vote(0, operand, letter, (Factor(bound.sizes[letter], left),))
 
 
 def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Granted:
