@@ -104,9 +104,10 @@ def test_tied_embeddings(axes: dict[str, int], placements: Placements) -> None:
 @pytest.mark.parametrize("axes", [{"dp": 2}, {"dp": 2, "tp": 2}], ids=["dp", "dp-tp"])
 def test_adamw(axes: dict[str, int]) -> None:
     """In float64: Adam divides a gradient by its own size, so that what is zero in exact arithmetic becomes a step of
-    the size of the learning rate unless its rounding noise is far below epsilon. The learning rate is a float32."""
+    the size of the learning rate unless its rounding noise is far below epsilon. No closer than 1e-5, because the count
+    of steps is a float32, as in all of torch, and here so is what follows from it (1 - beta ** step)."""
     placements = {**DATA_PARALLEL, **(BOTH if "tp" in axes else {})}
-    train_both(GPT(layers=1).double(), tokens(4), axes, placements, optimizer=adamw, tolerance=1e-6)
+    train_both(GPT(layers=1).double(), tokens(4), axes, placements, optimizer=adamw)
 
 
 def adamw(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

@@ -8,11 +8,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from samite.ir.build import Builder, Value, rewrite
-from samite.ir.graph import Graph, Node, intern_op
+from samite.ir.graph import Graph, Node, Op, intern_op
 from samite.ir.module import Module
 from samite.passes.dead_code import live
 
@@ -23,68 +24,79 @@ class FuseCollectives:
     name = "fuse_collectives"
 
     def run(self, module: Module) -> Module:
-        return rewrite(module, lambda graph, build: _Fuser(graph).write(build))
+        def body(graph: Graph, build: Builder) -> list[Value]:
+            graph = _unified(graph)
+            graph = _sweep(graph, _Fuser(graph, module.mesh).fuse)
+            return build.inline_all(graph, live(graph))
+
+        return rewrite(module, body)
+
+
+def _sweep(graph: Graph, visit: Callable[[Node], Node | int]) -> Graph:
+    """The graph with each op of the dialect replaced by the one that `visit` gives for it. It may also give the number
+    of the value that the result is; the op is dead then."""
+    same: dict[int, int] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        node = replace(node, operands=tuple(same.get(o, o) for o in node.operands))
+        found = visit(node) if node.op.name.startswith("dist.") else node
+        if isinstance(found, int):
+            same[node.results[0]] = found
+        else:
+            node = found
+        nodes.append(node)
+    return replace(graph, nodes=nodes, returns=tuple(same.get(r, r) for r in graph.returns))
+
+
+def _unified(graph: Graph) -> Graph:
+    """With equal ops on equal values once. This comes first: what follows asks whether an op is a value's only user."""
+    known: dict[tuple[Op, tuple[int, ...]], int] = {}
+    return _sweep(graph, lambda node: known.setdefault((node.op, node.operands), node.results[0]))
 
 
 class _Fuser:
-    """Works on the graph's nodes: `same` maps a value to the one that now stands for it."""
-
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, mesh: Mapping[str, int]) -> None:
+        self.mesh = mesh
         self.users = graph.users()
         self.made_by: dict[int, Node] = {}
-        self.same: dict[int, int] = {}
-        self.known: dict[tuple[Any, tuple[int, ...]], int] = {}
-        nodes = [self._fused(node) for node in graph.nodes]
-        self.graph = replace(graph, nodes=nodes, returns=tuple(self.same.get(r, r) for r in graph.returns))
 
-    def _fused(self, node: Node) -> Node:
-        node = replace(node, operands=tuple(self.same.get(o, o) for o in node.operands))
-        if node.op.name.startswith("dist."):
-            node = self._merge_reduces(node) or self._scatter(node) or node
-            if self._is_ungathered(node):
-                self.same[node.results[0]] = self.made_by[node.operands[0]].operands[0]
-            key = (node.op, node.operands)
-            if key in self.known:
-                self.same[node.results[0]] = self.known[key]
-            else:
-                self.known[key] = node.results[0]
-        for result in node.results:
-            self.made_by[result] = node
-        return node
+    def fuse(self, node: Node) -> Node | int:
+        node = self._merge_reduces(node) or self._scatter(node) or node
+        self.made_by[node.results[0]] = node
+        before = self._before_gather(node)
+        return node if before is None else before
 
-    def _only_source(self, node: Node, name: str) -> Node | None:
-        """The op that made the operand, if it is a `name` and nobody else uses its result."""
+    def _reduced(self, node: Node) -> Node | None:
+        """The all_reduce that made the operand, if nobody else uses its result."""
         source = self.made_by.get(node.operands[0]) if node.operands else None
-        alone = source is not None and len(self.users[source.results[0]]) == 1
-        return source if alone and source is not None and source.op.name == name else None
+        if source is None or source.op.name != "dist.all_reduce" or len(self.users[source.results[0]]) != 1:
+            return None
+        return source
 
     def _merge_reduces(self, node: Node) -> Node | None:
-        if node.op.name != "dist.all_reduce":
-            return None
-        source = self._only_source(node, "dist.all_reduce")
+        source = self._reduced(node) if node.op.name == "dist.all_reduce" else None
         if source is None or source.op.literals["reduce_type"] != node.op.literals["reduce_type"]:
             return None
-        return _with(node, source.operands, axes=(*source.op.literals["axes"], *node.op.literals["axes"]))
+        axes = {*source.op.literals["axes"], *node.op.literals["axes"]}
+        if len(axes) < len(source.op.literals["axes"]) + len(node.op.literals["axes"]):
+            return None  # reduced twice over one axis, which is not the same as once
+        return _as(node, node.op.name, source.operands, axes=tuple(axis for axis in self.mesh if axis in axes))
 
     def _scatter(self, node: Node) -> Node | None:
-        if node.op.name != "dist.shard":
-            return None
-        source = self._only_source(node, "dist.all_reduce")
+        source = self._reduced(node) if node.op.name == "dist.shard" else None
         if source is None or set(source.op.literals["axes"]) != set(node.op.literals["axes"]):
             return None
-        attributes = tuple(sorted({**node.op.literals, "reduce_type": source.op.literals["reduce_type"]}.items()))
-        op = intern_op("dist.reduce_scatter", node.op.form, source.op.operands, node.op.results, attributes)
-        return replace(node, op=op, operands=source.operands)
+        return _as(node, "dist.reduce_scatter", source.operands, reduce_type=source.op.literals["reduce_type"])
 
-    def _is_ungathered(self, node: Node) -> bool:
+    def _before_gather(self, node: Node) -> int | None:
         source = self.made_by.get(node.operands[0]) if node.op.name == "dist.shard" else None
-        return source is not None and source.op.name == "dist.all_gather" and source.op.literals == node.op.literals
+        if source is None or source.op.name != "dist.all_gather" or source.op.literals != node.op.literals:
+            return None
+        return source.operands[0]
 
-    def write(self, build: Builder) -> list[Value]:
-        return build.inline_all(self.graph, live(self.graph))
 
-
-def _with(node: Node, operands: tuple[int, ...], **changes: Any) -> Node:
-    attributes = tuple(sorted({**node.op.literals, **changes}.items()))
-    op = intern_op(node.op.name, node.op.form, node.op.operands, node.op.results, attributes)
-    return replace(node, op=op, operands=operands)
+def _as(node: Node, name: str, operands: tuple[int, ...], **attributes: Any) -> Node:
+    """The node as another op over other operands of the same types, with these attributes beside its own."""
+    op = node.op
+    made = intern_op(name, op.form, op.operands, op.results, tuple(sorted({**op.literals, **attributes}.items())))
+    return replace(node, op=made, operands=operands)
