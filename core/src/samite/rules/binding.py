@@ -87,7 +87,7 @@ def bind(op: Op) -> Bound:
         for t, x in zip(results, op.results, strict=True)
     ]
     runs = {name: tuple(letters) for name, letters in speller.runs.items()}
-    sizes = _sizes(op, rule, operands, made, runs)
+    sizes = _sizes(op, rule, operands, made, runs, notation.sizes)
     return Bound(op, rule, notation, tuple(map(tuple, operands)), tuple(map(tuple, made)), roles, runs, sizes)
 
 
@@ -191,9 +191,10 @@ def _sizes(
     operands: list[list[Group]],
     results: list[list[Group]],
     runs: Mapping[str, Sequence[str]],
+    stated: Mapping[str, int],
 ) -> dict[str, int]:
     """Global sizes of the letters. A run's dim of size 1 that broadcasts is respelled as a literal 1."""
-    sizes: dict[str, int] = {}
+    sizes = dict(stated)
     loose = {letter for letters in runs.values() for letter in letters}
     every = list(zip(operands + results, [t.shape for t in (*op.operands, *op.results)], strict=True))
     for groups, shape in every:

@@ -3,9 +3,9 @@
     rule("mm", "m k, k n -> m n", sum="k", linear="each")
 
 A term spells an operand or a result, one group a dim: a letter is a dim, `*a` a run of dims (only runs broadcast),
-`(g r)` a dim made of two, major first, `1` a dim of one element, `.` a 0-d operand, `?(n)` an operand that may be
-absent, `[x]` a list of operands. A capital letter is a dim that cannot be split. One result term serves all results of
-an op that returns a list. The options are fields of `Rule`.
+`(g r)` a dim made of two, major first, `d=4` a letter with its size, `1` a dim of one element, `.` a 0-d operand,
+`?(n)` an operand that may be absent, `[x]` a list of operands. A capital letter is a dim that cannot be split. One
+result term serves all results of an op that returns a list. The options are fields of `Rule`.
 """
 
 from __future__ import annotations

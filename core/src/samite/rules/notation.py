@@ -6,8 +6,8 @@ A term spells one operand or result, one group a dim. `Rule` (language.py) says 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from samite.errors import RuleError
 
@@ -26,10 +26,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Notation:
-    """Operands in the order of the op's tensor arguments, and results."""
+    """Operands in the order of the op's tensor arguments, results, and the sizes that letters were written with."""
 
     operands: tuple[Term, ...]
     results: tuple[Term, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def letters(terms: Iterable[Term]) -> set[str]:
@@ -41,7 +42,8 @@ def is_run(group: Group) -> bool:
     return group[:1] != () and group[0].startswith("*")
 
 
-_GROUP = re.compile(r"\(\s*([A-Za-z]\w*(?:\s+[A-Za-z]\w*)*)\s*\)|(\*?[A-Za-z]\w*)|(1)(?!\w)")
+_LETTER = r"[A-Za-z]\w*(?:=\d+)?"
+_GROUP = re.compile(rf"\(\s*({_LETTER}(?:\s+{_LETTER})*)\s*\)|(\*[A-Za-z]\w*|{_LETTER})|(1)(?!\w)")
 
 
 def parse(text: str) -> Notation:
@@ -49,29 +51,39 @@ def parse(text: str) -> Notation:
     operands, arrow, results = text.partition("->")
     if not arrow or "->" in results:
         raise RuleError(f"{text!r} is no notation", help='write it like "m k, k n -> m n"')
-    return Notation(_terms(operands, text), _terms(results, text) or (Term(()),))
+    sizes: dict[str, int] = {}
+    return Notation(_terms(operands, text, sizes), _terms(results, text, sizes) or (Term(()),), sizes)
 
 
-def _terms(side: str, text: str) -> tuple[Term, ...]:
-    return tuple(_term(word.strip(), text) for word in side.split(",")) if side.strip() else ()
+def _terms(side: str, text: str, sizes: dict[str, int]) -> tuple[Term, ...]:
+    return tuple(_term(word.strip(), text, sizes) for word in side.split(",")) if side.strip() else ()
 
 
-def _term(word: str, text: str) -> Term:
+def _term(word: str, text: str, sizes: dict[str, int]) -> Term:
     if optional := word.startswith("?(") and word.endswith(")"):
         word = word[2:-1].strip()
     if listed := word.startswith("[") and word.endswith("]"):
         word = word[1:-1].strip()
+    if word == "":
+        raise RuleError(f"{text!r} has an empty term", help='write a 0-d operand as "."')
     groups: list[Group] = []
     rest = "" if word == "." else word
     while rest:
         match = _GROUP.match(rest)
         if match is None:
             raise RuleError(f"{rest!r} is no dim, in {text!r}", help='a dim is "m", "*a", "(g r)" or "1"; 0-d is "."')
-        groups.append(tuple(match[1].split()) if match[1] else () if match[3] else (match[2],))
+        spelled = match[1].split() if match[1] else [match[2]] if match[2] else []
+        groups.append(tuple(_read(letter, text, sizes) for letter in spelled))
         rest = rest[match.end() :].lstrip()
-    if word == "":
-        raise RuleError(f"{text!r} has an empty term", help='write a 0-d operand as "."')
     found = [letter for group in groups for letter in group]
     if twice := sorted({letter for letter in found if found.count(letter) > 1}):
         raise RuleError(f"{twice[0]!r} is twice in one term of {text!r}", help="name each dim of a tensor once")
     return Term(tuple(groups), optional, listed)
+
+
+def _read(word: str, text: str, sizes: dict[str, int]) -> str:
+    """The letter of "d" or "d=4"; its size goes to `sizes`."""
+    letter, stated, size = word.partition("=")
+    if stated and sizes.setdefault(letter, int(size)) != int(size):
+        raise RuleError(f"{letter!r} has two sizes in {text!r}")
+    return letter

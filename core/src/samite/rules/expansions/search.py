@@ -55,7 +55,7 @@ def topk(s: Shards, x: torch.Tensor, k: int, dim: int = -1, largest: bool = True
         positions = torch.where(valid, positions, s.size("d"))
     values, indices = s.all_gather(values, "d", dim), s.all_gather(positions[places], "d", dim)
     if valid is not None:
-        order = (indices == s.size("d")).to(torch.int8).argsort(dim, stable=True)
+        order = (indices == s.size("d")).to(torch.int8).argsort(dim=dim, stable=True)
         values, indices = values.gather(dim, order), indices.gather(dim, order)
     values, places = _first(values, k, dim, largest, stable=valid is not None)
     return values, indices.gather(dim, places)

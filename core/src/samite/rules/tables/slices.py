@@ -25,10 +25,10 @@ def unit(sizes: Sequence[int]) -> int:
 
 
 def pieces(size: int, each: int, letter: str) -> str:
-    """A dim of `size` made of pieces of `each`: "d", "(K d)", or "K" if its pieces are single elements."""
+    """A dim of `size` made of pieces of `each`: "d", "(K d=4)", or "K" if its pieces are single elements."""
     if each <= 1:
         return letter
-    return "d" if size == each else f"({letter} d)"
+    return "d" if size == each else f"({letter} d={each})"
 
 
 def put(dims: Sequence[str], at: int, group: str) -> list[str]:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
 
 import torch
 
 from samite.errors import RuleError, SamiteError, nearest
-from samite.ir.graph import Op, overload
+from samite.ir.graph import overload
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.rules import rules
 from samite.rules.binding import bind
-from samite.rules.planning import plan_op
+from samite.rules.planning import OpPlan, plan_between, plan_op
+from samite.testing.rulecheck.gradients import gradient_of
+from samite.testing.rulecheck.missing import describe, works_locally
 from samite.testing.rulecheck.placements import layouts_of
 from samite.testing.rulecheck.report import Finding, OpChecked, Report
-from samite.testing.rulecheck.sample import Sample, one_op, tensors_of
+from samite.testing.rulecheck.sample import Sample, one_op, replace_tensors, tensors_of
 from samite.testing.rulecheck.trial import Case, run_case
 
 __all__ = ["check_rules"]
 
 MESHES: tuple[Mapping[str, int], ...] = ({"a": 2}, {"a": 3}, {"a": 2, "b": 2})
-
-Placed = tuple[tuple[Layout, ...], tuple[Layout | None, ...]]
-"""(layouts of the operands, layouts that are wished for the results)"""
+GRADIENTS = 3
+"""Placements of a sample and mesh at which its gradient is tried; each compiles a program."""
 
 
 def check_rules(
@@ -34,12 +37,15 @@ def check_rules(
     samples: Mapping[str, Sequence[Sample]] | None = None,
     limit: int = 64,
     seed: int = 0,
+    gradients: bool = True,
+    missing: bool = True,
 ) -> Report:
     """Try the rules of `ops` ("aten.mm"; default: all that have samples) on `meshes`.
 
     Every sample is tried at every combination of operand layouts and wished result layouts, or at `limit` of them,
-    drawn by `seed`. `samples` are by op, besides those of the built-in rules. Raises RuleError for an op without a
-    rule or without a sample.
+    drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` also trains each op for a
+    step at a few placements; `missing` looks for placements that rules could have, on the first mesh. Raises RuleError
+    for an op without a rule or without a sample.
     """
     from samite.testing.rulecheck.samples import all_samples
 
@@ -53,81 +59,129 @@ def check_rules(
                 f"{name} has no sample", help='pass some: samples={"ns.op": [Sample("ns.op", (floats(7, 4),))]}'
             )
         for sample in known[name]:
-            for mesh in meshes:
-                _check(sample, Mesh(tuple(mesh), tuple(mesh.values())), limit, seed, report)
+            trial = _Trial(sample, limit, seed, report)
+            report.ops[name].samples += 1
+            for mesh in (Mesh(tuple(m), tuple(m.values())) for m in meshes):
+                trial.forward(mesh)
+                if gradients:
+                    trial.gradient(mesh)
+            if missing and meshes:
+                trial.missing(Mesh(tuple(meshes[0]), tuple(meshes[0].values())))
     return report
 
 
-def _check(sample: Sample, mesh: Mesh, limit: int, seed: int, report: Report) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    args, kwargs = sample.draw(generator)
-    op = one_op(sample.op, args, kwargs)
-    operands = tensors_of(args, kwargs)
-    with torch.no_grad():
-        result = overload(sample.op)(*args, **kwargs)
-    expected = list(result) if isinstance(result, (tuple, list)) else [result]
-    rule = rules()[sample.op].text
-    checked = report.ops.setdefault(sample.op, OpChecked(rule if isinstance(rule, str) else f"{rule.__name__}(op)"))
-    checked.samples += mesh.axes == ("a",) and mesh["a"] == 2
-    for case in _cases(op, mesh, limit, seed, report, sample):
-        for poisoned in (True, False) if _has_ints(op) else (True,):
-            checked.trials += 1
-            problem = run_case(op, case, operands, expected, mesh, generator, poisoned=poisoned, compare=sample.compare)
-            if problem:
-                report.wrong.append(_finding(sample, mesh, str(case), problem))
-                break
+@dataclass(frozen=True)
+class _Placed:
+    """Layouts of the operands, and those that are wished for the results."""
+
+    have: tuple[Layout, ...]
+    wish: tuple[Layout | None, ...]
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.have))} -> {', '.join(str(w) if w else 'any' for w in self.wish)}"
 
 
-def _has_ints(op: Op) -> bool:
-    """Integers in padding may be bad indices when they are large, and bad divisors when they are 0: both are tried."""
-    return any(t.dtype.startswith(("int", "uint")) for t in op.operands)
+class _Trial:
+    """One sample: its call, its operands, and what the whole op gives."""
 
+    def __init__(self, sample: Sample, limit: int, seed: int, report: Report) -> None:
+        self.sample, self.limit, self.report = sample, limit, report
+        self.generator = torch.Generator().manual_seed(seed)
+        self.chance = random.Random(f"{seed} {sample}")
+        self.args, self.kwargs = sample.draw(self.generator)
+        self.op = one_op(sample.op, self.args, self.kwargs)
+        self.bound = bind(self.op)
+        self.operands = tensors_of(self.args, self.kwargs)
+        self.expected = self.call(self.operands)
+        self.checked = report.ops.setdefault(sample.op, OpChecked(str(self.bound.rule)))
 
-def _finding(sample: Sample, mesh: Mesh, placements: str, problem: str) -> Finding:
-    rule = rules()[sample.op]
-    text = rule.text if isinstance(rule.text, str) else rule.text.__name__
-    return Finding(sample.op, text or "view", str(sample), str(dict(mesh)), placements, problem)
+    def call(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        given = iter(tensors)
+        with torch.no_grad():
+            args, kwargs = replace_tensors(self.args, given), replace_tensors(self.kwargs, given)
+            result = overload(self.sample.op)(*args, **kwargs)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
 
+    def found(self, mesh: Mesh, placements: object, problem: str) -> Finding:
+        return Finding(self.sample.op, self.checked.rule, str(self.sample), str(dict(mesh)), str(placements), problem)
 
-def _cases(op: Op, mesh: Mesh, limit: int, seed: int, report: Report, sample: Sample) -> Iterator[Case]:
-    """The distinct plans of all placements that are tried."""
-    seen: set[Case] = set()
-    bound = bind(op)
-    for have, wish in _placements(op, mesh, limit, seed):
-        try:
-            made = plan_op(bound, have, mesh, wish)
-        except SamiteError as error:
-            texts = f"{', '.join(map(str, have))} -> {', '.join(map(str, wish))}"
-            report.wrong.append(_finding(sample, mesh, texts, f"no plan: {error.what}"))
-            continue
-        case = Case(made.needs, made.results)
-        if case not in seen:
+    def forward(self, mesh: Mesh) -> None:
+        # Integers in padding may be bad indices when they are large, and bad divisors when they are 0.
+        integers = any(x.dtype not in (torch.bool,) and not x.is_floating_point() for x in self.operands)
+        seen: set[Case] = set()
+        for placed in self._placements(mesh):
+            made = self._plan(placed, mesh)
+            if made is None or (case := Case(made.needs, made.results)) in seen:
+                continue
             seen.add(case)
-            yield case
+            for poisoned in (True, False) if integers else (True,):
+                self.checked.trials += 1
+                problem = run_case(
+                    self.op,
+                    case,
+                    self.operands,
+                    self.expected,
+                    mesh,
+                    self.generator,
+                    poisoned=poisoned,
+                    compare=self.sample.compare,
+                )
+                if problem:
+                    self.report.wrong.append(self.found(mesh, case, problem))
+                    break
 
+    def gradient(self, mesh: Mesh) -> None:
+        made = gradient_of(self.sample.op, self.args, self.kwargs, self.generator) if self.sample.compare else None
+        if made is None:
+            return
+        types = [a.type for a in made.graph.arguments]
+        for _ in range(GRADIENTS):
+            layouts = [self.chance.choice(layouts_of(t, mesh, owed=False)) for t in types]
+            self.checked.gradients += 1
+            problem = made.run(layouts, mesh, self.generator)
+            if problem:
+                self.report.wrong.append(self.found(mesh, ", ".join(map(str, layouts)), f"gradient: {problem}"))
 
-def _placements(op: Op, mesh: Mesh, limit: int, seed: int) -> Iterator[Placed]:
-    """All of them, or those in which one operand or result is laid out, and then random ones up to the limit."""
-    operands = [layouts_of(t, mesh) for t in op.operands]
-    results = [(None, *layouts_of(t, mesh, owed=False)[1:]) for t in op.results]
-    count = 1
-    for options in (*operands, *results):
-        count *= len(options)
-    if count <= limit:
-        for drawn in product(*operands, *results):
-            yield _placed(drawn, len(operands))
-        return
-    first: list[Layout | None] = [options[0] for options in (*operands, *results)]
-    singles = [(i, option) for i, options in enumerate((*operands, *results)) for option in options[1:]]
-    chance = random.Random(f"{seed} {op.name}")
-    chance.shuffle(singles)
-    for i, option in singles[: max(limit // 2, 1)]:
-        yield _placed([*first[:i], option, *first[i + 1 :]], len(operands))
-    for _ in range(limit - min(len(singles), limit // 2)):
-        drawn = [chance.choice(options) for options in operands]
-        drawn += [chance.choice(options) if chance.random() < 0.3 else None for options in results]
-        yield _placed(drawn, len(operands))
+    def missing(self, mesh: Mesh) -> None:
+        if not all(x.numel() for x in (*self.operands, *self.expected)):
+            return  # no numbers, so anything is right
+        for placed in islice(self._placements(mesh), self.limit):
+            made = self._plan(placed, mesh)
+            if made is None or made.needs == placed.have or any(placed.wish):
+                continue
+            results = works_locally(self.op, self.call, self.operands, self.expected, placed.have, mesh, self.generator)
+            # A rule that can leave an operand where it is may still find it cheaper not to.
+            if results is not None and plan_between(self.bound, placed.have, results, mesh) is None:
+                texts = f"{describe(placed.have)} -> {describe(results)}"
+                if not any((f.op, f.placements) == (self.sample.op, texts) for f in self.report.missing):
+                    self.report.missing.append(self.found(mesh, texts, "right without communication"))
 
+    def _plan(self, placed: _Placed, mesh: Mesh) -> OpPlan | None:
+        try:
+            return plan_op(self.bound, placed.have, mesh, placed.wish)
+        except SamiteError as error:
+            self.report.wrong.append(self.found(mesh, placed, f"no plan: {error.what}"))
+            return None
 
-def _placed(drawn: Sequence[Layout | None], operands: int) -> Placed:
-    return tuple(layout for layout in drawn[:operands] if layout is not None), tuple(drawn[operands:])
+    def _placements(self, mesh: Mesh) -> Iterator[_Placed]:
+        """All of them; or those in which one operand or result is laid out, and random ones, up to the limit."""
+        operands = [layouts_of(t, mesh) for t in self.op.operands]
+        results = [(None, *layouts_of(t, mesh, owed=False)[1:]) for t in self.op.results]
+        options: list[Sequence[Layout | None]] = [*operands, *results]
+
+        def placed(drawn: Sequence[Layout | None]) -> _Placed:
+            have = drawn[: len(operands)]
+            return _Placed(tuple(layout for layout in have if layout is not None), tuple(drawn[len(operands) :]))
+
+        if prod(map(len, options)) <= self.limit:
+            yield from map(placed, product(*options))
+            return
+        first = [choices[0] for choices in options]
+        singles = [(i, layout) for i, choices in enumerate(options) for layout in choices[1:]]
+        self.chance.shuffle(singles)
+        singles = singles[: max(self.limit // 2, 1)]
+        for i, layout in singles:
+            yield placed([*first[:i], layout, *first[i + 1 :]])
+        for _ in range(self.limit - len(singles)):
+            drawn: list[Layout | None] = [self.chance.choice(choices) for choices in operands]
+            yield placed(drawn + [self.chance.choice(c) if self.chance.random() < 0.3 else None for c in results])

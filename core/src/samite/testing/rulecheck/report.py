@@ -69,9 +69,10 @@ class Report:
         text = StringIO()
         console = Console(file=text, width=160)
         console.print(table)
-        for title, findings in (("wrong", self.wrong), ("missing", self.missing)):
-            for finding in findings:
-                console.print(f"{title}: {finding}", markup=False, highlight=False)
+        for finding in self.wrong:
+            console.print(f"wrong: {finding}", markup=False, highlight=False)
+        for finding in self.missing:
+            console.print(f"missing: {finding.op}: {finding.placements}", markup=False, highlight=False)
         return text.getvalue()
 
     def _count(self, findings: list[Finding], op: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,18 @@ from samite.errors import RuleError
 from samite.ir.graph import Op, overload
 from samite.ir.importer import import_graph
 
-__all__ = ["Fill", "Sample", "bools", "distinct", "distinct_ints", "floats", "ints", "one_op", "tensors_of"]
+__all__ = [
+    "Fill",
+    "Sample",
+    "bools",
+    "distinct",
+    "distinct_ints",
+    "floats",
+    "ints",
+    "one_op",
+    "replace_tensors",
+    "tensors_of",
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,17 @@ def tensors_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor
     for value in (*args, *kwargs.values()):
         found.extend(v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor))
     return found
+
+
+def replace_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The arguments of a call with other tensors, taken in order."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, (list, tuple)):
+        return type(value)(replace_tensors(v, tensors) for v in value)
+    if isinstance(value, dict):
+        return {k: replace_tensors(v, tensors) for k, v in value.items()}
+    return value
 
 
 def one_op(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Op:
