@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from samite.frontend.capture import ArgumentSpec, Capture, ResultSpec, capture
+from samite.frontend.repeats import Trees
 from samite.frontend.slots import Leaf
 from samite.frontend.state import StateTree
 
-__all__ = ["ArgumentSpec", "Capture", "Leaf", "ResultSpec", "StateTree", "capture"]
+__all__ = ["ArgumentSpec", "Capture", "Leaf", "ResultSpec", "StateTree", "Trees", "capture"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.utils._pytree as pytree
@@ -13,31 +13,33 @@ from torch import nn
 
 from samite.errors import CaptureError, InputError
 
-__all__ = ["Call", "bind", "path_name"]
+__all__ = ["Call", "bind", "bind_as", "path_name"]
 
 
 @dataclass(frozen=True)
 class Call:
     """`fn` and its arguments, defaults filled in.
 
-    `names` and `values` are the leaves of the arguments; modules, optimizers and other objects are leaves. `owner` is
-    the object that `fn` is, or is a method of: None for a plain function.
+    `names` and `values` are the leaves of the arguments, `spec` their structure; modules, optimizers and other objects
+    are leaves. `owner` is the object that `fn` is, or is a method of: None for a plain function. `given` is what the
+    user gave as the function: `fn`, or a partial of it.
     """
 
+    given: Callable[..., Any]
     fn: Callable[..., Any]
     owner: object | None
+    signature: inspect.Signature
     names: tuple[str, ...]
     values: tuple[Any, ...]
-    _signature: inspect.Signature
-    _spec: pytree.TreeSpec
+    spec: pytree.TreeSpec
 
     def run(self, values: Sequence[Any]) -> Any:
         """Call `fn` with `values` in place of the leaves. Raises CaptureError if it changes the containers."""
-        held = pytree.tree_unflatten(values, self._spec)
-        arguments = inspect.BoundArguments(self._signature, held)
+        held = pytree.tree_unflatten(values, self.spec)
+        arguments = inspect.BoundArguments(self.signature, held)
         result = self.fn(*arguments.args, **arguments.kwargs)
         after, spec = pytree.tree_flatten(held)
-        if spec != self._spec or any(a is not b for a, b in zip(after, values, strict=True)):
+        if spec != self.spec or any(a is not b for a, b in zip(after, values, strict=True)):
             raise CaptureError(
                 "the function changes a list or dictionary among its arguments: a compiled step would not repeat that",
                 help="return the new values",
@@ -45,32 +47,49 @@ class Call:
         return result
 
 
-def bind(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """Match the arguments with the parameters of `fn`. Raises InputError where Python would raise TypeError."""
-    if isinstance(fn, functools.partial):
-        return bind(fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
+def bind(given: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """Match the arguments with the parameters of `given`. Raises InputError where Python would raise TypeError."""
+    fn, args, kwargs = _unwrap(given, args, kwargs)
     signature = inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn)
     try:
-        bound = signature.bind(*args, **kwargs)
+        arguments = _bind(signature, args, kwargs)
     except TypeError as error:
         raise InputError(f"{_name(fn)}: {error}", help=f"the signature is {_name(fn)}{signature}") from None
-    bound.apply_defaults()
-    names, values, spec = _flatten(signature, bound.arguments)
+    extra = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    leaves, spec = pytree.tree_flatten_with_path(arguments)
+    names = tuple(path_name(path[1:] if _part(path[0]) == extra else path) for path, _ in leaves)
     owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
-    return Call(fn, None if inspect.ismodule(owner) else owner, names, values, signature, spec)
+    owner = None if inspect.ismodule(owner) else owner
+    return Call(given, fn, owner, signature, names, tuple(value for _, value in leaves), spec)
+
+
+def bind_as(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | None:
+    """`bind` for the function of `call`, if the arguments have the structure of its arguments."""
+    _, args, kwargs = _unwrap(call.given, args, kwargs)
+    try:
+        arguments = _bind(call.signature, args, kwargs)
+    except TypeError:
+        return None
+    values, spec = pytree.tree_flatten(arguments)
+    return replace(call, values=tuple(values)) if spec == call.spec else None
+
+
+def _unwrap(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    while isinstance(fn, functools.partial):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return fn, args, kwargs
+
+
+def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _flatten(
-    signature: inspect.Signature, arguments: dict[str, Any]
-) -> tuple[tuple[str, ...], tuple[Any, ...], pytree.TreeSpec]:
-    extra = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    leaves, spec = pytree.tree_flatten_with_path(arguments)
-    names = [path_name(path[1:] if _part(path[0]) == extra else path) for path, _ in leaves]
-    return tuple(names), tuple(value for _, value in leaves), spec
 
 
 def path_name(path: Iterable[Any]) -> str:

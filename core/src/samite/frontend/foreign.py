@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import inspect
 import sys
@@ -20,10 +19,11 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from samite.errors import CaptureError
+from samite.frontend.closures import variables
 from samite.frontend.source import all_user_frames, user_line
 from samite.frontend.state import StateTree
 
-__all__ = ["Foreign", "variables"]
+__all__ = ["Foreign"]
 
 _HARMLESS = frozenset(
     {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size"}
@@ -32,21 +32,6 @@ _HARMLESS = frozenset(
 
 
 _DATA_DEPENDENT = (torch.optim.LBFGS, torch.optim.SparseAdam, torch.optim.Adafactor)
-
-
-def variables(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The variables of enclosing functions and of the module that `fn` reads."""
-    fn = inspect.unwrap(fn.forward if isinstance(fn, nn.Module) else fn)
-    fn = getattr(fn, "__func__", fn)
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return {}
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    found = {name: fn.__globals__[name] for name in sorted(names) if name in fn.__globals__}
-    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a variable that is not yet bound
-            found[name] = cell.cell_contents
-    return found
 
 
 class Foreign:

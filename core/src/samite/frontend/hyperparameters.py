@@ -16,10 +16,10 @@ from samite.errors import CaptureError
 from samite.frontend.keys import freeze
 from samite.frontend.source import user_line
 
-__all__ = ["RATE", "Group", "constants", "rate_dtype", "traceable"]
+__all__ = ["NOT_COMPILED", "RATE", "Group", "constants", "rate_dtype", "traceable"]
 
 RATE = "lr"
-_NOT_COMPILED = frozenset({
+NOT_COMPILED = frozenset({
     "params", RATE,
     "initial_lr", "max_lr", "min_lr", "swa_lr", "initial_momentum", "max_momentum", "base_momentum",
 })  # fmt: skip
@@ -37,7 +37,7 @@ def rate_dtype(group: Mapping[str, Any]) -> torch.dtype:
 
 def constants(group: Mapping[str, Any]) -> Hashable:
     """What of `group` is compiled in, for the key."""
-    return tuple((k, freeze(v)) for k, v in group.items() if k not in _NOT_COMPILED)
+    return tuple((k, freeze(v)) for k, v in group.items() if k not in NOT_COMPILED)
 
 
 def traceable(options: Mapping[str, Any]) -> dict[str, Any]:

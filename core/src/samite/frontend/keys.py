@@ -13,11 +13,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["CACHES", "Identity", "ambient", "freeze", "freeze_argument", "has_attributes"]
+__all__ = [
+    "CACHES", "HOOKS", "MODULE", "Identity", "ambient", "freeze", "freeze_argument", "has_attributes", "is_constant",
+]  # fmt: skip
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 
 
+MODULE = frozenset(vars(nn.Module()))
+"""Attributes of every module."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Attributes of every module that hold functions of the user's."""
 CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Attributes in which recurrent layers list their weights, and list them anew whenever these are other objects."""
 
@@ -42,6 +48,11 @@ class Identity:
 
     def __repr__(self) -> str:
         return f"<{type(self._value()).__name__} at {self._hash:#x}>"
+
+
+def is_constant(value: object) -> bool:
+    """Whether `value` is a number, a string or the like, which is equal to others of the same content."""
+    return type(value) in _PLAIN
 
 
 def freeze(value: Any) -> Hashable:

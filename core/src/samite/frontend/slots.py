@@ -58,7 +58,7 @@ class TensorSlot:
             except RuntimeError as error:
                 raise InputError(
                     f"a tensor of shape {tuple(current.shape)} cannot be replaced: {error}",
-                    help="an autograd graph that was made outside may hold it: keep loss.detach() instead of loss",
+                    help="drop weak references to it, and autograd graphs that hold it: keep loss.detach(), not loss",
                 ) from error
 
 

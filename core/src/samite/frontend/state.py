@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind
+from samite.frontend.closures import constants_read
 from samite.frontend.hyperparameters import constants
-from samite.frontend.keys import CACHES, ambient, freeze, freeze_argument
+from samite.frontend.keys import CACHES, HOOKS, MODULE, ambient, freeze, freeze_argument
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, TensorSlot
 
 __all__ = ["StateTree"]
@@ -74,12 +75,16 @@ class StateTree:
 
     def key(self) -> Hashable:
         """Equal for calls that one program serves: structure, not data."""
+        call = self.call
         return (
+            call.spec,
+            tuple(self.index.get(id(value), -1) for value in call.values),
             tuple((x.name, x.role, *_signature(t)) for x, t in zip(self.leaves, self.tensors, strict=True)),
             tuple(at for _, at in self.places),
             tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
             tuple((name, type(o), tuple(self._group(g) for g in o.param_groups)) for name, o in self.optimizers),
             tuple((name, freeze_argument(value)) for name, value in self.objects),
+            constants_read(call.fn),
             ambient(),
         )
 
@@ -91,14 +96,13 @@ def _signature(x: Tensor) -> tuple[Hashable, ...]:
     return x.shape, x.dtype, x.device, x.requires_grad
 
 
-_MODULE = frozenset(vars(nn.Module()))
+_HOOKS = frozenset(HOOKS)
 
 
 def _attributes(module: nn.Module) -> Hashable:
     """The attributes that a module's class adds; hooks only where there are any."""
-    items = vars(module).items()
     return tuple(
         (k, freeze(v))
-        for k, v in items
-        if (k not in _MODULE and k not in CACHES and not isinstance(v, Tensor)) or (v and k.endswith("hooks"))
+        for k, v in vars(module).items()
+        if (k not in MODULE and k not in CACHES and not isinstance(v, Tensor)) or (k in _HOOKS and v)
     )

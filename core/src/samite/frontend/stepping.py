@@ -16,7 +16,8 @@ from torch import Tensor
 from samite.errors import CaptureError
 from samite.frontend import attention
 from samite.frontend.calls import path_name
-from samite.frontend.foreign import Foreign, variables
+from samite.frontend.closures import variables
+from samite.frontend.foreign import Foreign
 from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
 from samite.frontend.outcomes import TENSOR, Outcome
 from samite.frontend.python_state import PythonState

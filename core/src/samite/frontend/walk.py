@@ -21,20 +21,31 @@ __all__ = ["walk"]
 
 def walk(call: Call) -> StateTree:
     """The tree of `call`. Raises CaptureError for tensors that no program can take."""
+    tree = _walk(call, "")
+    if _same_name(tree) and call.owner is not None:
+        tree = _walk(call, "self")
+    if name := _same_name(tree):
+        raise CaptureError(f'two tensors are called "{name}"', help="rename one of the arguments")
+    return tree
+
+
+def _walk(call: Call, root: str) -> StateTree:
+    """`root` is what the names of the owner's tensors start with."""
     walker = _Walker(StateTree(call))
     if call.owner is not None:
-        walker.visit(_root(call), call.owner)
+        walker.visit(root, call.owner)
     for name, value in zip(call.names, call.values, strict=True):
         walker.visit(name, value)
     return walker.finish()
 
 
-def _root(call: Call) -> str:
-    """What the names of the owner's tensors start with: nothing, unless an argument has the name of one of them."""
-    owned = set(vars(call.owner))
-    if isinstance(call.owner, nn.Module):
-        owned |= {*call.owner._parameters, *call.owner._buffers, *call.owner._modules}
-    return "self" if owned & {name.split(".")[0] for name in call.names} else ""
+def _same_name(tree: StateTree) -> str:
+    seen: set[str] = set()
+    for leaf in tree.leaves:
+        if leaf.name in seen:
+            return leaf.name
+        seen.add(leaf.name)
+    return ""
 
 
 class _Walker:
@@ -125,7 +136,6 @@ class _Walker:
                     self.add(Leaf(f"{name}.param_groups.{i}.{RATE}", "scalar", "", slot), slot.get())
         for leaf, slot in inputs:
             self.own(leaf, slot)
-        self.refuse_same_names()
         return tree
 
     def parameters(self, name: str, optimizer: Optimizer) -> None:
@@ -151,13 +161,6 @@ class _Walker:
                 self.add(Leaf(name, "optimizer", owner, EntrySlot(optimizer, slot, key)), value)
             else:
                 self.tree.objects.append((name, value))
-
-    def refuse_same_names(self) -> None:
-        seen: set[str] = set()
-        for leaf in self.tree.leaves:
-            if leaf.name in seen:
-                raise CaptureError(f'two tensors are called "{leaf.name}"', help="rename one of the arguments")
-            seen.add(leaf.name)
 
 
 def _refuse(name: str, tensor: Tensor) -> None:
