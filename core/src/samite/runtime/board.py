@@ -63,7 +63,7 @@ class Row:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[: 8 * WORDS].cast("q")
         self._entries = memory[8 * WORDS :]
-        self._hash = 0
+        self.hash = 0  # of all collectives so far, to the rank itself
 
     @property
     def done(self) -> int:
@@ -78,13 +78,13 @@ class Row:
         index = self._words[_COUNT]
         start = index % ENTRIES * (8 + TEXT)
         self._entries[start : start + 8 + TEXT] = index.to_bytes(8, "little") + text[:TEXT].ljust(TEXT, b"\0")
-        self._hash = zlib.crc32(text, self._hash)
+        self.hash = zlib.crc32(text, self.hash)
         self._words[_COUNT] = index + 1
 
     def end(self, step: int) -> None:
         """Notes that the rank has ended a step."""
         at = _PER_STEP + 2 * (step % STEPS)
-        self._words[at], self._words[at + 1] = self._words[_COUNT], self._hash
+        self._words[at], self._words[at + 1] = self._words[_COUNT], self.hash
         self._words[_DONE] = step
 
     def at_end(self, step: int) -> tuple[int, int]:

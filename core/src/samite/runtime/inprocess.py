@@ -83,8 +83,13 @@ class InProcessWorkers:
         self._buffers[buffer] = Slot(local, layout)
 
     def read(self, buffer: int) -> torch.Tensor:
+        local, layout = self.local(buffer)
+        return assemble([local], layout, self.mesh)
+
+    def local(self, buffer: int) -> tuple[torch.Tensor, Layout]:
+        """This rank's part of a buffer, not to be written to, and how the whole lies."""
         held = self._buffer(buffer)
-        return assemble([held.value.contiguous()], held.layout, self.mesh)
+        return held.value.contiguous(), held.layout
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Finished:
         loaded = self._programs[program]

@@ -40,7 +40,7 @@ class GlooCommunicator(Communicator):
     """One rank's collectives. Groups are made at their first use, which every rank of a program reaches in one order.
 
     `group.options`: `timeout_s` that a collective waits for its peers (default: a day), `interface_address` to bind to
-    (default: as GLOO_SOCKET_IFNAME says).
+    (default: as GLOO_SOCKET_IFNAME says), `namespace` of this group in a store that it shares with others.
     """
 
     def __init__(self, group: Group) -> None:
@@ -52,7 +52,7 @@ class GlooCommunicator(Communicator):
         if group.mesh.size > 1:
             host, _, port = group.address.rpartition(":")
             store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
-            self._store = dist.PrefixStore(f"samite/{group.generation}", store)
+            self._store = dist.PrefixStore(f"{group.options.get('namespace', 'samite')}/gloo/{group.generation}", store)
 
     def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
         if self._parts(axes) == 1 or not x.numel():

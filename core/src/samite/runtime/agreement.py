@@ -1,0 +1,100 @@
+"""Agreement of ranks that run the same script: before they do something together, each says what, and compares.
+
+A rank that is about to do another thing, or that says nothing in time, is an error that names both, in place of a
+collective that ends for nobody. It takes four round trips to the store, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from samite.errors import CollectiveMismatch, InputError, WorkerDied
+
+__all__ = ["Agreement", "Intent"]
+
+
+class Intent(NamedTuple):
+    """What a rank is about to do. `values` are (name, digest) of what must be equal on all ranks; `collectives` counts
+    and hashes those that it has asked for so far, `last` is the last of them."""
+
+    what: str
+    values: tuple[tuple[str, int], ...] = ()
+    collectives: tuple[int, int] = (0, 0)
+    last: str = ""
+
+
+class Agreement:
+    """`store` is this agreement's own: a namespace that no one else writes to."""
+
+    def __init__(self, store: Any, rank: int, ranks: int) -> None:
+        self._store, self._rank, self._ranks = store, rank, ranks
+        self._turn = 0
+        self._broken = ""
+
+    def reach(self, intent: Intent, timeout: float) -> None:
+        """Returns when all ranks have said the same. Raises CollectiveMismatch if one says another thing, or nothing in
+        `timeout` seconds, InputError if values differ, and WorkerDied after either, or if the store is gone."""
+        if self._broken:
+            raise WorkerDied(f"the ranks went apart earlier: {self._broken}", rank=self._rank, help="start them again")
+        try:
+            self._compare(intent, self._exchange(intent, timeout))
+        except (CollectiveMismatch, InputError, WorkerDied) as error:
+            self._broken = error.what
+            raise
+
+    def _exchange(self, intent: Intent, timeout: float) -> list[Intent]:
+        keys = [f"{self._turn}/{rank}" for rank in range(self._ranks)]
+        try:
+            self._store.set(keys[self._rank], json.dumps(intent))
+            if self._turn >= 2:  # which all have read: they have answered to the turn after it
+                self._store.delete_key(f"{self._turn - 2}/{self._rank}")
+            self._store.wait(keys, timedelta(seconds=timeout))
+            said = self._store.multi_get(keys)
+        except RuntimeError as error:
+            silent = self._silent(keys)
+            if not silent:
+                raise WorkerDied(
+                    f"the store through which the ranks agree is gone: {error}",
+                    rank=self._rank,
+                    help="a rank or its launcher has ended; its output tells why",
+                ) from error
+            raise CollectiveMismatch(
+                f"rank {self._rank} {intent.what}, ranks {silent} did nothing in {timeout:.0f} s",
+                rank=self._rank,
+                help="what ranks do together, every rank does: no `if rank == 0` around a step, or around reading a "
+                "value that is laid out over ranks",
+            ) from error
+        self._turn += 1
+        return [Intent(*json.loads(text)) for text in said]
+
+    def _silent(self, keys: Sequence[str]) -> list[int]:
+        try:
+            return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        except RuntimeError:  # the store itself is gone
+            return []
+
+    def _compare(self, ours: Intent, said: Sequence[Intent]) -> None:
+        for rank, theirs in enumerate(said):
+            if theirs.what != ours.what:
+                raise CollectiveMismatch(
+                    f"rank {self._rank} {ours.what}, rank {rank} {theirs.what}",
+                    rank=rank,
+                    help="every rank must make the same calls in the same order",
+                )
+            if list(theirs.collectives) != list(ours.collectives):
+                raise CollectiveMismatch(
+                    f"the collectives of ranks {self._rank} and {rank} differ: after {ours.collectives[0]} and "
+                    f"{theirs.collectives[0]}, the last are {ours.last or 'none'} and {theirs.last or 'none'}",
+                    rank=rank,
+                    help="every rank must take the same path through the program",
+                )
+            for (name, mine), (_, other) in zip(ours.values, theirs.values, strict=True):
+                if mine != other:
+                    raise InputError(
+                        f"{name} differs between ranks {self._rank} and {rank}",
+                        help="a plain tensor is a global one, equal on all ranks: seed them alike, or load one "
+                        "checkpoint; a batch of each rank's own enters by samite.from_local",
+                    )

@@ -1,0 +1,163 @@
+"""The engine of ranks that something else started (torchrun, `samite run`, a cluster): this process is one of them.
+
+Every rank runs the same script and makes the same calls. Nothing starts here and nothing is watched, so the ranks agree
+on what they do together before they do it (see `agreement`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from samite import plugins
+from samite.config import Settings
+from samite.errors import BackendUnusable, ConfigError, MeshError, WorkerDied, nearest
+from samite.hal import hookimpl
+from samite.hal.driver import Group
+from samite.hal.engine import Engine
+from samite.hal.program import Program
+from samite.layout import Layout
+from samite.mesh import Mesh
+from samite.runtime.agreement import Agreement, Intent
+from samite.runtime.board import ROW, Row, Sequenced
+from samite.runtime.finished import Finished
+from samite.runtime.inprocess import InProcessWorkers
+from samite.runtime.sharding import assemble
+
+__all__ = ["Plugin", "Torchrun", "TorchrunWorkers"]
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+READ_TIMEOUT = 5.0  # seconds: a read that one rank makes alone is an error then
+_meshes = itertools.count()  # started in this process; as many on every rank
+
+
+class Plugin:
+    org = "samite"
+
+    @hookimpl
+    def samite_add_engines(self) -> Mapping[str, Callable[[], Engine]]:
+        return {"torchrun": Torchrun}
+
+
+class Torchrun:
+    """Raises BackendUnusable where no launcher has set the environment. Option: `timeout_s` to wait for a peer."""
+
+    def __init__(self) -> None:
+        if missing := [name for name in VARIABLES if name not in os.environ]:
+            raise BackendUnusable(
+                f"this process is no rank: {', '.join(missing)} not set",
+                help="start the script by torchrun, or by samite run -n 2 SCRIPT",
+            )
+        self.max_ranks = int(os.environ["WORLD_SIZE"])
+
+    def start(self, mesh: Mesh, options: Mapping[str, Any]) -> TorchrunWorkers:
+        for key in options:
+            if key != "timeout_s":
+                raise ConfigError(f'the torchrun engine has no option "{key}"', help=nearest(key, ["timeout_s"]))
+        if mesh.size != self.max_ranks:
+            raise MeshError(
+                f'mesh "{mesh}" has {mesh.size} ranks, this script runs as {self.max_ranks}',
+                help=f"start {mesh.size} ranks, or make the mesh as large as WORLD_SIZE",
+            )
+        return TorchrunWorkers(mesh, float(options.get("timeout_s", Settings().timeout_s)))
+
+
+class TorchrunWorkers:
+    """This rank of a mesh, and through it the others. A failure is for good: the launcher may start the ranks again."""
+
+    def __init__(self, mesh: Mesh, timeout: float) -> None:
+        self.mesh, self.rank = mesh, int(os.environ["RANK"])
+        self._timeout = timeout
+        self._programs: list[Program] = []
+        self._stepped: set[int] = set()  # programs that have run
+        self._written: list[tuple[str, int]] = []  # since the last agreement, until the first step
+        # Launchers keep the store when they start the ranks again.
+        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        namespace = f"samite/mesh/{next(_meshes)}"
+        self._agreement = Agreement(_store(f"{namespace}/{attempt}", timeout), self.rank, mesh.size)
+        self._row = Row(memoryview(bytearray(ROW)))
+        self._communicator: Sequenced | None = None
+        if mesh.size > 1:
+            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            group = Group(mesh, self.rank, address, attempt, {"timeout_s": timeout, "namespace": namespace})
+            self._communicator = Sequenced(plugins.driver(mesh.backends[0]).communicator(group), self._row)
+        self._here = InProcessWorkers(mesh, self.rank, self._communicator)
+
+    def load(self, program: Program, options: Mapping[str, Any]) -> int:
+        self._programs.append(program)
+        return self._here.load(program, options)
+
+    def write(self, buffer: int, value: torch.Tensor, layout: Layout) -> None:
+        if not self._stepped:
+            self._written.append((f"the value of {_describe(value)}", _digest(value)))
+        self._here.write(buffer, value, layout)
+
+    def read(self, buffer: int) -> torch.Tensor:
+        """Local where this rank holds all of it; else all ranks read, or CollectiveMismatch is raised within 5 s."""
+        local, layout = self._here.local(buffer)
+        if self._communicator is None or layout.canonical(self.mesh).is_replicated:
+            return assemble([local] * self.mesh.size, layout, self.mesh)
+        self._agree(f"reads a value laid out as {layout}", (), READ_TIMEOUT)
+        gathered = self._communicator.all_gather(local.unsqueeze(0), self.mesh.axes, 0)
+        return assemble(list(gathered), layout, self.mesh)
+
+    def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Finished:
+        given = self._programs[program]
+        values: list[tuple[str, int]] = []
+        if program not in self._stepped:
+            values += self._written
+            values += [
+                (f'"{argument.name}"', _digest(value))
+                for argument, value in zip(given.arguments, arguments, strict=True)
+                if isinstance(value, torch.Tensor)
+            ]
+        self._agree(f'runs "{given.name}" ({given.digest[:8]})', values, self._timeout)
+        self._stepped.add(program)
+        self._written.clear()
+        return self._here.run(program, arguments, results)
+
+    def free(self, buffers: Sequence[int]) -> None:
+        self._here.free(buffers)
+
+    def restart(self) -> None:
+        """Raises WorkerDied: a rank cannot start its peers again."""
+        raise WorkerDied(
+            "ranks that a launcher started are its to start again",
+            rank=self.rank,
+            help="load a checkpoint there; torchrun --max-restarts does it by itself",
+        )
+
+    def close(self) -> None:
+        self._here.close()
+        if self._communicator is not None:
+            self._communicator.close()
+
+    def _agree(self, what: str, values: Sequence[tuple[str, int]], timeout: float) -> None:
+        if self.mesh.size > 1:
+            count = self._row.count
+            last = self._row.entry(count - 1) if count else ""
+            self._agreement.reach(Intent(what, tuple(values), (count, self._row.hash), last), timeout)
+
+
+def _store(namespace: str, timeout: float) -> Any:
+    """The launcher's store, or rank 0's where the launcher has none, as torch's `env://` finds it."""
+    from torch.distributed import PrefixStore, rendezvous
+
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+    return PrefixStore(namespace, store)
+
+
+def _digest(value: torch.Tensor) -> int:
+    """A checksum of a tensor's bytes, with its shape and dtype."""
+    data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(memoryview(data), zlib.crc32(_describe(value).encode()))
+
+
+def _describe(value: torch.Tensor) -> str:
+    return f"{value.dtype}{list(value.shape)}".removeprefix("torch.")

@@ -1,0 +1,224 @@
+"""Ranks that a launcher starts: agreement among them, the engine, and `samite run`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from samite import plugins
+from samite.errors import BackendUnusable, CollectiveMismatch, InputError, MeshError, SamiteError, WorkerDied
+from samite.runtime.agreement import Agreement, Intent
+from samite.runtime.launch import run_script
+
+
+def together(*acts: Callable[[Agreement], None]) -> list[SamiteError | None]:
+    """What each rank's act raised, the ranks being threads."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    errors: list[SamiteError | None] = [None] * len(acts)
+
+    def rank(number: int) -> None:
+        store = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=10))
+        try:
+            acts[number](Agreement(dist.PrefixStore("test", store), number, len(acts)))
+        except SamiteError as error:
+            errors[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(len(acts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_ranks_that_agree_go_on_and_leave_little_behind() -> None:
+    kept: list[int] = []
+
+    def act(agreement: Agreement) -> None:
+        for n in range(20):
+            agreement.reach(Intent(f"does {n}", (("x", n),), (n, 7), "last"), 10)
+        kept.append(agreement._store.num_keys())
+
+    assert together(act, act, act) == [None] * 3
+    assert max(kept) < 3 * 3 + 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kind", "message"),
+    [
+        (Intent("reads w"), Intent('runs "step"'), CollectiveMismatch, r'rank \d (reads w|runs "step"), rank \d'),
+        (Intent("a", (), (3, 5), "all_reduce"), Intent("a", (), (4, 5), "permute"), CollectiveMismatch, "last are"),
+        (Intent("a", (("x", 1), ("y", 1))), Intent("a", (("x", 1), ("y", 2))), InputError, r"^y differs between ranks"),
+    ],
+)
+def test_ranks_that_differ_are_told_so_at_once(
+    one: Intent, other: Intent, kind: type[SamiteError], message: str
+) -> None:
+    def act(intent: Intent) -> Callable[[Agreement], None]:
+        def reach(agreement: Agreement) -> None:
+            agreement.reach(Intent("starts"), 10)
+            agreement.reach(intent, 30)
+
+        return reach
+
+    began = time.monotonic()
+    for error in together(act(one), act(other)):
+        assert type(error) is kind
+        assert re.search(message, error.what)
+        assert error.help
+    assert time.monotonic() - began < 5
+
+
+def test_a_rank_that_says_nothing() -> None:
+    def speaks(agreement: Agreement) -> None:
+        with pytest.raises(CollectiveMismatch, match=r"rank 0 reads w, ranks \[1\] did nothing in 1 s") as caught:
+            agreement.reach(Intent("reads w"), 1.0)
+        assert "if rank == 0" in caught.value.help
+        with pytest.raises(WorkerDied, match="went apart earlier"):
+            agreement.reach(Intent("reads w"), 1.0)
+
+    assert together(speaks, lambda agreement: None) == [None, None]
+
+
+COMMON = """
+import os, sys, time
+import torch
+sys.path[:0] = {path!r}
+from programs import argument, collective, program, split
+from samite.hal.program import Result
+from samite.layout import Layout
+from samite.mesh import Mesh
+from samite.plugins import engine
+
+RANK = int(os.environ["RANK"])
+MESH = Mesh(("dp",), (2,), engine="torchrun")
+workers = engine("torchrun").start(MESH, {{}})
+
+def double():
+    return program(lambda w, x: (w * 2 + x, collective.all_reduce(w.sum(), "dp", "sum")),
+        [argument("w", split(3, dp=0), kind="state"), argument("x", split(3, dp=0))],
+        [Result("w", "float32", split(3, dp=0), alias=0), Result("sum", "float32", split())], MESH)
+
+handle = workers.load(double(), {{}})
+"""
+GOOD = """
+from samite.plugins import driver
+workers.write(0, torch.arange(3.0), split(3, dp=0))
+expected = torch.arange(3.0)
+for n in range(3):
+    x = torch.full((3,), float(n))
+    workers.run(handle, [0, x], [0, 1]).result()
+    if n < 2 and RANK == 0:
+        workers.read(1)  # every rank holds it: no other need read it
+    assert workers.read(1).item() == expected.sum().item()
+    expected = expected * 2 + x
+    assert torch.equal(workers.read(0), expected), workers.read(0)
+other = engine("torchrun").start(Mesh(("tp",), (2,), engine="torchrun"), {})
+other.write(0, expected, split(3, tp=0))
+assert torch.equal(other.read(0), expected)
+try:
+    engine("torchrun").start(Mesh(("dp",), (3,)), {})
+except Exception as error:
+    assert "3 ranks, this script runs as 2" in str(error)
+os.write(1, " ".join(["rank", str(RANK), "of", os.environ["WORLD_SIZE"], *sys.argv[1:]]).encode() + b"\\n")
+"""
+ONE_SIDED = """
+workers.write(0, torch.arange(3.0), split(3, dp=0))
+workers.run(handle, [0, torch.ones(3)], [0, 1])
+os.write(1, b"together\\n")
+if RANK == 0:
+    began = time.monotonic()
+    try:
+        workers.read(0)
+    except Exception as error:
+        print(f"{time.monotonic() - began:.0f} s", str(error).splitlines()[0], flush=True)
+        sys.exit(5)
+time.sleep(60)
+"""
+UNEQUAL = """
+torch.manual_seed(RANK)
+workers.write(0, torch.randn(3), split(3, dp=0))
+workers.run(handle, [0, torch.ones(3)], [0, 1])
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(COMMON.format(path=[p for p in sys.path if "tests" in p]) + text)
+    return str(path)
+
+
+def test_steps_and_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(2, script(tmp_path, GOOD), ["a", "b"]) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 of 2 a b", "rank 1 of 2 a b"]
+
+
+@pytest.mark.slow
+def test_under_torchrun_itself(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run([*command, script(tmp_path, GOOD)], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+def test_a_one_sided_read_raises_in_5_s_and_its_rank_ends_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_script(2, script(tmp_path, ONE_SIDED)) == 5
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:2] == ["together", "together"]
+    assert lines[2].startswith("5 s rank 0 reads a value laid out as [3:dp], ranks [1] did nothing in 5 s")
+
+
+def test_state_that_differs_between_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(2, script(tmp_path, UNEQUAL)) == 1
+    assert "InputError: the value of float32[3] differs between ranks" in capfd.readouterr().err
+
+
+def test_a_killed_launcher_ends_its_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "sleeps.py"
+    path.write_text("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)\n")
+    launch = "import sys; from samite.runtime.launch import run_script; sys.exit(run_script(2, sys.argv[1]))"
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", launch, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout
+        ranks = [int(process.stdout.readline()) for _ in range(2)]
+        if number == signal.SIGTERM:
+            process.terminate()
+        else:
+            os.killpg(process.pid, number)
+        assert process.wait(10) == code
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in ranks)
+
+
+def test_a_rank_killed_by_a_signal(tmp_path: Path) -> None:
+    path = tmp_path / "dies.py"
+    path.write_text("import os, time\nif os.environ['RANK'] == '1': os.abort()\ntime.sleep(60)\n")
+    began = time.monotonic()
+    assert run_script(2, str(path)) == 128 + signal.SIGABRT
+    assert time.monotonic() - began < 5
+    with pytest.raises(MeshError, match="0 ranks"):
+        run_script(0, str(path))
+
+
+def test_a_process_that_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(BackendUnusable, match="RANK"):
+        plugins.engine("torchrun")
