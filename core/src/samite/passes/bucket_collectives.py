@@ -2,8 +2,8 @@
 
 Ops run in program order as long as they depend on no all_reduce that is held back. When nothing else can run, the
 bucket opened last goes: it is the one that the program waits for. So the gradients of data parallelism meet before the
-optimizer, while an activation that is needed at once goes alone. A bucket holds one kind of reduction over one set of
-axes, of one dtype.
+optimizer, while an activation that is needed at once goes alone. A bucket holds reductions of one kind over one set of
+axes, by one algorithm, of one dtype.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class _Bucketer:
                     heapq.heappush(self.ready, user)
 
     def _hold(self, node: Node) -> None:
-        literals, type = node.op.literals, node.op.operands[0]
-        key = (literals["axes"], literals["reduce_type"], type.dtype)
+        type = node.op.operands[0]
+        key = (node.op.attributes, type.dtype)
         bucket = self.open.setdefault(key, _Bucket())
         bucket.nodes.append(node)
         bucket.nbytes += prod(type.shape) * itemsize(type.dtype)
@@ -118,5 +118,7 @@ class _Bucketer:
         return [self._view(part, node.op.results[0], node) for part, node in zip(parts, nodes, strict=True)]
 
     def _view(self, value: Value, type: TensorType, node: Node) -> Value:
+        if len(node.op.results[0].shape) == 1:  # a vector lies in the bucket as it is
+            return value
         shape = ListOf("!torch.list<int>", tuple(Constant.of(n) for n in type.shape))
         return self.build.torch("aten.view", (Slot(0), shape), [value], [type], node.location)[0]

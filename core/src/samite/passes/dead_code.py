@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from samite.ir.graph import Graph
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from samite.ir.graph import Graph, Node
 
 __all__ = ["live"]
 
 
-def live(graph: Graph) -> list[bool]:
-    """For every node whether a return depends on it."""
+def live(graph: Graph, operands: Callable[[Node], Sequence[int]] = attrgetter("operands")) -> list[bool]:
+    """For every node whether a return depends on it; a node depends on its `operands`."""
     used = [False] * len(graph.types)
     for value in graph.returns:
         used[value] = True
@@ -17,6 +20,6 @@ def live(graph: Graph) -> list[bool]:
         node = graph.nodes[index]
         if any(used[r] for r in node.results):
             keep[index] = True
-            for operand in node.operands:
+            for operand in operands(node):
                 used[operand] = True
     return keep

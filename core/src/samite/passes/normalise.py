@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -18,30 +19,44 @@ from samite.passes.dead_code import live
 __all__ = ["DECOMPOSITIONS", "Normalise"]
 
 
-def mean(x: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> torch.Tensor:
+def accumulated(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`x` in the dtype in which torch adds terms up for a result of `dtype`: 16 bits hold neither sums nor squares."""
+    return x.to(torch.float32 if dtype.itemsize < 4 else dtype)
+
+
+def mean(
+    x: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, _dtype: torch.dtype, **_: Any
+) -> torch.Tensor:
     """A mean is a sum and a global count: shards hold different numbers of elements."""
     dims = list(range(x.ndim)) if not dim else [d % x.ndim for d in dim]
-    count = 1
-    for d in dims:
-        count *= x.shape[d]
-    return torch.ops.aten.sum.dim_IntList(x, dims, keepdim) / count
+    count = prod(x.shape[d] for d in dims)
+    return (torch.ops.aten.sum.dim_IntList(accumulated(x, _dtype), dims, keepdim) / count).to(_dtype)
 
 
 def vector_norm(
-    x: torch.Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any
+    x: torch.Tensor,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    _dtype: torch.dtype,
+    **_: Any,
 ) -> torch.Tensor:
-    dims = list(range(x.ndim)) if dim is None else list(dim)
+    dims = list(range(x.ndim)) if not dim else list(dim)
+    x = accumulated(x, _dtype)
     if ord == float("inf"):
-        return x.abs().amax(dims, keepdim)
-    if ord == float("-inf"):
-        return x.abs().amin(dims, keepdim)
-    if ord == 0:
-        return (x != 0).to(x.dtype).sum(dims, keepdim)
-    if ord == 1:
-        return x.abs().sum(dims, keepdim)
-    if ord == 2:
-        return (x * x).sum(dims, keepdim).sqrt()
-    return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
+        norm = x.abs().amax(dims, keepdim)
+    elif ord == float("-inf"):
+        norm = x.abs().amin(dims, keepdim)
+    elif ord == 0:
+        norm = (x != 0).to(x.dtype).sum(dims, keepdim)
+    elif ord == 1:
+        norm = x.abs().sum(dims, keepdim)
+    elif ord == 2:
+        norm = (x * x).sum(dims, keepdim).sqrt()
+    else:
+        norm = x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
+    return norm.to(_dtype)
 
 
 def filled(value: float | None) -> Callable[..., torch.Tensor]:
@@ -93,7 +108,7 @@ def _decomposed(op: Op) -> Graph | None:
 
 
 def _normalise(graph: Graph, build: Builder) -> list[Value]:
-    keep = live(graph)
+    keep = live(graph, _depends_on)
     values: list[Value] = list(build.arguments)
     known: dict[tuple[Any, ...], tuple[tuple[Value, ...], tuple[int, ...]]] = {}
     numbers = list(range(len(values)))  # equal values have equal numbers
@@ -114,6 +129,14 @@ def _normalise(graph: Graph, build: Builder) -> list[Value]:
             values.extend(made)
             numbers.extend(first)
     return [values[r] for r in graph.returns]
+
+
+def _depends_on(node: Node) -> tuple[int, ...]:
+    decomposed = _decomposed(node.op)
+    if decomposed is None:
+        return node.operands
+    used = {o for inner in decomposed.nodes for o in inner.operands} | set(decomposed.returns)
+    return tuple(o for i, o in enumerate(node.operands) if i in used)
 
 
 def _is_copy(node: Node) -> bool:
