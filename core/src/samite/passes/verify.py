@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from samite.errors import InputError, VerifyError
+from samite.ir.context import TensorType
+from samite.ir.graph import Argument
 from samite.ir.module import Module
 from samite.layout import Layout
 
@@ -13,21 +17,15 @@ _PRODUCTS = frozenset(f"aten.{op}" for op in ("mm", "bmm", "addmm", "baddbmm", "
 
 
 class Verify:
-    """Raises VerifyError if MLIR's invariants are broken, if an op of the global program is left, or if an argument is
-    not what its layout gives a rank."""
+    """Raises VerifyError if MLIR's invariants are broken, if an op of the global program is left, or if an argument or
+    result is not what its layout gives a rank, or an argument not what replaces it; InputError for products of unlike
+    dtypes."""
 
     name = "verify"
 
     def run(self, module: Module) -> Module:
         module.verify()
-        mesh = module.mesh
         graph = module.graph
-        for argument in graph.arguments:
-            local = Layout.parse(argument.layout).local_shape(mesh)
-            if local != argument.type.shape:
-                raise VerifyError(
-                    f"{argument.name}: {argument.layout} is {local} on a rank, have {argument.type.shape}"
-                )
         for node in graph.nodes:
             if node.op.name in _GLOBAL:
                 raise VerifyError(f"{node.op.name} is left after partition", where=node.source.line)
@@ -38,8 +36,25 @@ class Verify:
                     where=node.source.line,
                     help="cast one of them: x.to(weight.dtype)",
                 )
-        for value, alias in zip(graph.returns, graph.aliases, strict=True):
-            if alias >= 0 and graph.types[value] != graph.arguments[alias].type:
-                name = graph.arguments[alias].name
-                raise VerifyError(f"{name} is replaced by {graph.types[value]}, have {graph.arguments[alias].type}")
+        for argument in graph.arguments:
+            _check_local(argument.name, argument.layout, argument.type, module.mesh)
+        ends = zip(graph.returns, graph.aliases, graph.return_layouts, strict=True)
+        for index, (value, alias, layout) in enumerate(ends):
+            _check_local(f"result {index}", layout, graph.types[value], module.mesh)
+            if alias >= 0:
+                _check_successor(graph.arguments[alias], graph.types[value], layout)
         return module
+
+
+def _check_local(name: str, text: str, type: TensorType, mesh: Mapping[str, int]) -> None:
+    if not text:
+        raise VerifyError(f"{name} has no layout")
+    local = Layout.parse(text).local_shape(mesh)
+    if local != type.shape:
+        raise VerifyError(f"{name}: {text} is {local} on a rank, have {type.shape}")
+
+
+def _check_successor(argument: Argument, type: TensorType, layout: str) -> None:
+    if (type, layout) != (argument.type, argument.layout):
+        have, need = f"{type.dtype} of {layout}", f"{argument.type.dtype} of {argument.layout}"
+        raise VerifyError(f"{argument.name} is replaced by a {have}, it is a {need}")
