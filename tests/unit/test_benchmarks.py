@@ -1,0 +1,211 @@
+"""The parts of the benchmarks on tiny sizes: that they measure what they say, not how long it takes."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from benchmarks import compile_time, dispatch, gpt_step, import_time, report
+from benchmarks.compile_once import compile_repeatedly
+from benchmarks.peers import Absent, Peers, Place, Side, timed
+from benchmarks.results import ROOT, Conditions, Figure, Goal, Result
+from benchmarks.sides import SIDES, one_process
+from benchmarks.tables import figures, goals, markdown, number
+from benchmarks.workload import Workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samite.mesh import Mesh
+from samite.runtime.lockstep import Lockstep
+
+TINY = Workload(layers=1, dim=8, heads=2, vocab=16, block=4, batch=4)
+CONDITIONS = Conditions(
+    "python -m benchmarks.tiny", "2026-01-01", {"processor": "a core", "cores": 2}, {"torch": "2.13.0"}
+)
+COMPARED = Result(
+    "gpt_step",
+    CONDITIONS,
+    [Figure("slow", "ms", [9.0, 10.0, 11.0]), Figure("fast", "ms", [2.0, 3.0, 2.5], beside="slow")],
+    [Goal("fast against slow", "at least", 3.5, "×", 4.0), Goal("fast", "at most", 1.0, "ms", 2.5)],
+    {"faster": "not made yet"},
+    {"losses": [1.0, 0.5]},
+)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1))
+def test_half_of_the_samples_lie_around_the_median(samples: list[float]) -> None:
+    figure = Figure("any", "s", samples)
+    low, high = figure.quartiles
+    assert min(samples) <= low <= figure.median <= high <= max(samples)
+    for inside in (sum(sample >= low for sample in samples), sum(sample <= high for sample in samples)):
+        assert inside >= 0.75 * len(samples) - 1
+
+
+def test_a_figure_needs_a_sample() -> None:
+    with pytest.raises(ValueError, match="no samples of nothing"):
+        Figure("nothing", "s", [])
+
+
+@pytest.mark.parametrize(
+    "bound, figure, reached",
+    [("at least", 3.5, True), ("at least", 3.4, False), ("at most", 3.5, True), ("at most", 3.6, False)],
+)
+def test_goals_include_their_bound(bound: Any, figure: float, reached: bool) -> None:
+    assert Goal("", bound, 3.5, "×", figure).reached is reached
+
+
+def test_results_are_read_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "gpt_step.json"
+    COMPARED.write(path)
+    assert Result.read(path) == COMPARED
+    assert '"samples": [ 9.0, 10.0, 11.0 ]' in path.read_text()  # a line, for readers of changes
+
+
+def test_conditions_name_the_command_and_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/benchmarks/gpt_step.py", "--rounds", "3"])
+    here = Conditions.here("gpt_step")
+    assert here.command == "python -m benchmarks.gpt_step --rounds 3"
+    assert here.machine["cores"] >= 1
+    assert here.versions["torch"] != "not installed"
+    assert str(ROOT) not in repr(here)
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0.01234, "0.0123"), (4.567, "4.57"), (28.94, "28.9"), (289.4, "289"), (1234.5, "1,234"), (0, "0.00")],
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_tables_give_spread_and_ratio() -> None:
+    header, lines = figures(COMPARED)
+    assert header == ["", "median, ms", "middle half", "samples", "speed"]
+    assert lines == [["slow", "10.0", "9.50–10.5", "3", ""], ["fast", "2.50", "2.25–2.75", "3", "4.00 × slow"]]
+    assert goals(COMPARED.goals)[1] == [
+        ["fast against slow", "≥ 3.5 ×", "4.00 ×", "yes"],
+        ["fast", "≤ 1 ms", "2.50 ms", "no"],
+    ]
+
+
+def test_tables_of_series_have_a_column_each() -> None:
+    found = [
+        Figure("import", "s", [1.0], "cold"),
+        Figure("place", "s", [2.0], "cold"),
+        Figure("place", "s", [3.0], "warm"),
+    ]
+    rows = figures(Result("compile_time", CONDITIONS, found))
+    assert rows == (["median, s", "cold", "warm"], [["import", "1.00", ""], ["place", "2.00", "3.00"]])
+    assert markdown(rows)[1] == "| --- | ---: | ---: |"
+
+
+def test_the_page_says_what_is_there_and_what_is_not() -> None:
+    text = report.page({"gpt_step": COMPARED})
+    for part in ("| fast | 2.50 |", "faster: absent (not made yet)", "losses: 1.0, 0.5", "torch 2.13.0", "| ≥ 3.5 × |"):
+        assert part in text
+    assert "Not measured yet: `python -m benchmarks.dispatch`" in text
+    assert "benchmarks.gpt_step`" not in text
+
+
+def test_the_page_is_made_of_the_results() -> None:
+    assert report.PAGE.read_text(encoding="utf-8") == report.page(report.stored()), "python -m benchmarks.report"
+
+
+def test_a_result_of_no_benchmark_is_refused(tmp_path: Path) -> None:
+    COMPARED.write(tmp_path / "gtp_step.json")
+    with pytest.raises(ValueError, match=r"gtp_step\.json is the result of no benchmark: gpt_step"):
+        report.stored(tmp_path)
+
+
+def test_losses_must_agree() -> None:
+    gpt_step._check("close", [1.0, 0.5], [1.0005, 0.5])
+    for losses in ([1.0, 0.502], [1.0, float("nan")]):
+        with pytest.raises(RuntimeError, match="far computes something else"):
+            gpt_step._check("far", losses, [1.0, 0.5])
+
+
+def test_unknown_sides_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="ddq is none of eager, ddp"):
+        gpt_step.main(side=["ddp", "ddq"], output=tmp_path / "x.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_steps_train() -> None:
+    losses = timed(one_process(TINY, Place(0, 1, "")), 5).losses
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > losses[-1]
+
+
+@pytest.mark.multiprocess
+def test_sides_compute_the_same() -> None:
+    sides = {key: SIDES[key] for key in ("eager", "ddp", "samite-dp")}
+    result = gpt_step.compare(sides, TINY, rounds=2, steps=2, warmup=3, conditions=CONDITIONS)
+    assert [len(f.samples) for f in result.figures] == [4, 4, 4]
+    assert [g.what for g in result.goals] == ["Samite data parallel, ATen against DistributedDataParallel"]
+    assert not result.absent
+
+
+@pytest.mark.multiprocess
+def test_what_a_side_raises_ends_the_run_unless_it_may_be_absent() -> None:
+    broken = partial(one_process, option=1)
+    for side, error in (
+        (Side("broken", broken), RuntimeError),
+        (Side("broken", broken, absent_if=(OSError,)), RuntimeError),
+        (Side("missing", broken, absent_if=(TypeError,)), Absent),
+    ):
+        peers = Peers(side, TINY)
+        try:
+            with pytest.raises(error, match=r"TypeError: .*unexpected keyword argument 'option'"):
+                peers.wait_built()
+        finally:
+            peers.close()
+
+
+@pytest.mark.multiprocess
+def test_a_side_that_dies_is_reported() -> None:
+    peers = Peers(Side("alone", one_process), TINY)
+    try:
+        peers.wait_built()
+        assert len(peers.run(2).losses) == 2
+        (process,) = peers._processes.values()
+        process.kill()
+        process.join()
+        with pytest.raises(RuntimeError, match=r"alone, 0: ended with exit code -9"):
+            peers.run(1)
+    finally:
+        peers.close()
+
+
+def test_compiling_is_measured_by_pass() -> None:
+    measured = compile_repeatedly(TINY, warm=1)
+    assert measured.operations > measured.calls > 100
+    cold, warm = measured.runs
+    assert list(cold) == list(warm)
+    assert {"import", "place", "partition", "verify"} <= cold.keys()
+    result = compile_time.collect({4: [vars(measured)]}, CONDITIONS)
+    assert result.figure("place + partition", "4 layers, cold").median == cold["place"] + cold["partition"]  # type: ignore[union-attr]
+    assert [g.target for g in result.goals] == [0.4]
+
+
+def test_dispatch_is_what_the_workers_do_not_account_for() -> None:
+    workers = Lockstep().start(Mesh(("d",), (2,)), {})
+    over, own = dispatch.overheads(workers, buffers=3, steps=5)
+    assert len(over) == len(own) == 5
+    assert min(own) > 0
+    assert min(over) > 0
+    result = dispatch.collect({(2, 3): (over, own)}, {"the call": [0.1]}, CONDITIONS)
+    assert result.goals[0].figure == statistics.median(over)
+
+
+def test_imports_are_timed_in_interpreters_of_their_own() -> None:
+    assert 0 < import_time.seconds("json") < import_time.seconds("json, time; time.sleep(0.5)")
+    with pytest.raises(subprocess.CalledProcessError):
+        import_time.seconds("no_such_module")
+    result = import_time.collect([1.0, 2.0], [1.25, 2.5], CONDITIONS)
+    assert result.goals[0].figure == 0.375
