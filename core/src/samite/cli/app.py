@@ -107,7 +107,8 @@ def run(
     The exit code is that of the first process that fails, else 0.
     """
     from samite.cli.messages import require_file
-    from samite.runtime.launch import run_script
 
     require_file(script)
+    from samite.runtime.launch import run_script
+
     raise typer.Exit(run_script(ranks, str(script), arguments or []))

@@ -21,10 +21,10 @@ Action = Callable[[Compiled, Sequence[Any], Mapping[str, Any]], T]
 
 
 class _Reached(BaseException):
-    """Ends the script. Not an Exception: a script may catch those."""
+    """Ends the script, with what the action gave or raised. Not an Exception: a script may catch those."""
 
-    def __init__(self, found: object) -> None:
-        self.found = found
+    def __init__(self, found: object, error: Exception | None = None) -> None:
+        self.found, self.error = found, error
 
 
 def at_first_call(script: Path, function: str, arguments: Sequence[str], action: Action[T]) -> T:
@@ -32,7 +32,7 @@ def at_first_call(script: Path, function: str, arguments: Sequence[str], action:
 
     `function` is the name of what is compiled, or of a global variable of the script that holds it. The script runs as
     `python script arguments...` would, with its output on stderr. Raises ConfigError if the script does not mention
-    the function or ends without calling it, and whatever the script raises.
+    the function or ends without calling it, and whatever `action` or the script raises.
     """
     _require_mention(script, function)
     called: set[str] = set()
@@ -40,8 +40,12 @@ def at_first_call(script: Path, function: str, arguments: Sequence[str], action:
 
     def watch(compiled: Compiled, *args: Any, **kwargs: Any) -> Any:
         if compiled.name == function or vars(sys.modules["__main__"]).get(function) is compiled:
-            with mock.patch.object(Compiled, "__call__", ordinary):
-                raise _Reached(action(compiled, args, kwargs))
+            try:
+                with mock.patch.object(Compiled, "__call__", ordinary):
+                    reached = _Reached(action(compiled, args, kwargs))
+            except Exception as error:
+                reached = _Reached(None, error)
+            raise reached
         called.add(compiled.name)
         return ordinary(compiled, *args, **kwargs)
 
@@ -49,6 +53,8 @@ def at_first_call(script: Path, function: str, arguments: Sequence[str], action:
         try:
             names = runpy.run_path(str(script), run_name="__main__")
         except _Reached as reached:
+            if reached.error is not None:
+                raise reached.error from None
             return reached.found  # type: ignore[return-value]
         except SystemExit:
             names = {}
