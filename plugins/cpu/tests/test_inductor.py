@@ -1,0 +1,99 @@
+"""Programs compiled by Inductor. Compiling takes seconds to minutes, so the programs are small and most tests slow."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from programs import argument, collective, program, split
+from samite.errors import ConfigError
+from samite.hal.driver import Communicator, StateSlot
+from samite.hal.program import Program, Result
+from samite.layout import Layout
+from samite.lowering import to_fx
+from samite.mesh import Mesh
+from samite.testing.conformance import ProgramSuite
+from samite_cpu.driver import CpuDriver
+from samite_cpu.inductor import close
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+MESH = Mesh(("dp",), (2,))
+
+
+@pytest.mark.slow
+class TestPrograms(ProgramSuite):
+    driver_name = "cpu"
+    options = {"mode": "inductor"}  # noqa: RUF012
+
+
+class Slot(StateSlot):
+    def __init__(self, value: torch.Tensor, spare: torch.Tensor | None = None) -> None:
+        self.value, self._spare = value, spare
+
+    def spare(self) -> torch.Tensor | None:
+        return self._spare
+
+
+class Doubling(Communicator):
+    """Two ranks that always hold the same."""
+
+    def all_reduce(self, x: torch.Tensor, axes: tuple[str, ...], reduce_type: str) -> torch.Tensor:
+        return 2 * x
+
+
+def step(w: torch.Tensor, x: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    gradient = collective.all_reduce((w * x).tanh(), "dp", "sum")
+    shard = collective.shard(whole, "dp", 0, 2)
+    return w - gradient, (w * w).sum() + collective.axis_index("dp"), shard + torch.tensor([1.0, 2.0])
+
+
+def a_program() -> Program:
+    return program(
+        step,
+        [argument("w", split(3, 2), kind="state"), argument("x", split(3, 2)), argument("whole", split(4, 2))],
+        [
+            Result("w", "float32", split(3, 2), alias=0),
+            Result("loss", "float32", Layout(())),
+            Result("shard", "float32", split(4, 2, dp=0)),
+        ],
+        MESH,
+    )
+
+
+def test_everything_that_a_graph_reads_is_an_input() -> None:
+    given = a_program()
+    module, closed = close(to_fx(given), given)
+    assert closed.places == (("dp",),)
+    assert closed.replaced == (0,)
+    assert len(closed.literals) == 1
+    assert not module.graph.find_nodes(op="get_attr")
+    ops = {str(node.target) for node in module.graph.nodes}
+    assert "samite.axis_index.default" not in ops
+    assert "samite.shard.default" not in ops
+    assert "samite.all_reduce.default" in ops
+    assert len(module.graph.find_nodes(op="placeholder")) == 3 + 1 + 1 + 1
+
+
+def test_one_artifact_serves_all_ranks_and_writes_state_to_its_place() -> None:
+    driver = CpuDriver()
+    artifact = driver.compile(a_program(), driver.devices(), {"mode": "inductor"}).save()
+    for rank in (0, 1):
+        w, x, whole = torch.randn(3, 2), torch.randn(3, 2), torch.randn(4, 2)
+        spare = torch.zeros(3, 2)
+        slot = Slot(w, spare)
+        bound = driver.load(artifact, driver.devices()).bind([slot], Doubling(), rank)  # type: ignore[arg-type]
+        (loss, shard), event = bound.run([x, whole])
+        event.wait()
+        torch.testing.assert_close(loss, (w * w).sum() + rank)
+        torch.testing.assert_close(shard, whole[2 * rank : 2 * rank + 2] + torch.tensor([1.0, 2.0]))
+        assert slot.value is spare
+        torch.testing.assert_close(spare, w - 2 * (w * x).tanh())
+
+
+def test_an_unknown_mode() -> None:
+    driver = CpuDriver()
+    with pytest.raises(ConfigError, match='mode "induct"') as caught:
+        driver.compile(a_program(), driver.devices(), {"mode": "induct"})
+    assert "inductor" in caught.value.help
