@@ -100,9 +100,9 @@ def collectives_as_text(rows: Sequence[CollectiveRow]) -> RenderableType:
 
 def _cargo(row: CollectiveRow) -> str:
     cargo = [f"{row.dtype} [{_listed(row.shape)}]" if row.shape else row.dtype]
-    if row.states:
-        what = "gradient" if row.phase == "backward" else "value"
-        cargo.append(f"{len(row.states)} {what}{'s' * (len(row.states) > 1)}")
+    for what, names in (("update", row.updates), ("use", row.uses)):
+        if names:
+            cargo.append(f"{what} of {names[0] if len(names) == 1 else f'{len(names)} tensors'}")
     return ", ".join([*cargo, *row.results])
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 
 from samite.api.program import Built
 from samite.ir.graph import Graph
@@ -19,8 +19,8 @@ class CollectiveRow:
     """`count` collectives of one line that are alike. `nbytes` is what a rank receives in one of them.
 
     `line` is the user's ("train.py:41"); `phase` is "forward", "backward" or "update". `shape` and `dtype` are of the
-    local operand. `states` names the state whose gradients or values travel in it, `results` what else goes to the
-    caller; both are empty for activations.
+    local operand. What travels in it, by name: `updates` is state whose gradient or new value does, `uses` is state that
+    is brought together to be computed with, `results` are outputs. All are empty for activations.
     """
 
     verb: str
@@ -31,7 +31,8 @@ class CollectiveRow:
     dtype: str
     phase: str
     line: str
-    states: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
 
     @property
@@ -47,38 +48,47 @@ def collective_table(built: Built) -> tuple[CollectiveRow, ...]:
 
 def collective_rows(built: Built, graph: Graph) -> tuple[CollectiveRow, ...]:
     """`collective_table` over the program's function, if that has been read already."""
-    states, results = _carried(built, graph)
+    cargo = _cargo(built, graph)
     indices = [index for index, node in enumerate(graph.nodes) if is_collective(node)]
-    rows: dict[Any, CollectiveRow] = {}
+    rows: dict[CollectiveRow, CollectiveRow] = {}
     for index, each in zip(indices, collectives(graph, built.program.mesh), strict=True):
         row = CollectiveRow(
-            each.verb,
-            each.axes,
-            1,
-            each.nbytes,
-            each.shape,
-            each.dtype,
-            each.source.phase,
-            each.source.line,
-            tuple(states.get(index, ())),
-            tuple(results.get(index, ())),
+            verb=each.verb,
+            axes=each.axes,
+            count=1,
+            nbytes=each.nbytes,
+            shape=each.shape,
+            dtype=each.dtype,
+            phase=each.source.phase,
+            line=each.source.line,
+            updates=tuple(cargo.updates.get(index, ())),
+            uses=tuple(cargo.uses.get(index, ())),
+            results=tuple(cargo.results.get(index, ())),
         )
         known = rows.get(row)
         rows[row] = row if known is None else replace(known, count=known.count + 1)
     return tuple(rows.values())
 
 
-def _carried(built: Built, graph: Graph) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-    """For every collective the state and the other results that travel in it. Optimizer state goes where its parameter
-    does, and is not named."""
-    provenance = Provenance(graph)
-    states: dict[int, list[str]] = {}
-    results: dict[int, list[str]] = {}
+@dataclass
+class _Cargo:
+    """Names by the index of the collective that they travel in. Optimizer state goes where its parameter does, and is
+    not named."""
+
+    updates: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    uses: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    results: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+def _cargo(built: Built, graph: Graph) -> _Cargo:
+    provenance, cargo = Provenance(graph), _Cargo()
+    for index, argument in enumerate(built.program.arguments):
+        if argument.kind == "state" and not graph.arguments[index].owner:
+            for at in provenance.ahead(index):
+                cargo.uses[at].append(argument.name)
     for result, value in zip(built.program.results, graph.returns, strict=True):
-        if result.alias < 0:
-            for index in provenance.behind(value):
-                results.setdefault(index, []).append(result.name)
-        elif not graph.arguments[result.alias].owner:
-            for index in {*provenance.behind(value), *provenance.ahead(result.alias)}:
-                states.setdefault(index, []).append(result.name)
-    return states, results
+        if result.alias < 0 or not graph.arguments[result.alias].owner:
+            names = cargo.results if result.alias < 0 else cargo.updates
+            for at in provenance.behind(value):
+                names[at].append(result.name)
+    return cargo
