@@ -59,6 +59,7 @@ def advanced() -> Iterator[Sample]:
     lists = ([i], [None, i], [i, i], [None, i, j], [i, None, j], [None, None, j])
     for indices in lists:
         yield Sample("aten.index.Tensor", (x, indices))
+        yield Sample("aten._unsafe_index.Tensor", (x, indices))
     yield Sample("aten.index.Tensor", (ints(7), [ints(low=0, high=6)]))
     puts = (
         ([i], (5, 6, 4)),
