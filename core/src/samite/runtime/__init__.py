@@ -1,0 +1,1 @@
+"""Where programs run: the interpreter, workers, and the engines that start them."""
