@@ -320,3 +320,31 @@ def test_layers_that_are_lazy_or_sparse_or_in_a_graph() -> None:
         capture(lambda x: x, (X.to_sparse(),))
     with pytest.raises(CaptureError, match="x is part of an autograd graph"):
         capture(lambda x: x, (X.clone().requires_grad_() * 2,))
+
+
+FOREACH: list[Any] = [
+    lambda xs, ys: torch._foreach_add(xs, ys, alpha=2),
+    lambda xs, ys: torch._foreach_sub(xs, [1.0, 2.0]),
+    lambda xs, ys: torch._foreach_mul(xs, torch.tensor(2.0)),
+    lambda xs, ys: torch._foreach_norm(xs) + torch._foreach_norm(ys, 1),
+    lambda xs, ys: torch._foreach_addcdiv(xs, ys, ys, 0.5),
+    lambda xs, ys: torch._foreach_addcmul(xs, ys, ys, scalars=[0.5, 0.25]),
+    lambda xs, ys: torch._foreach_addcdiv(xs, ys, xs, value=0.5),
+    lambda xs, ys: torch._foreach_lerp(xs, ys, 0.3),
+    lambda xs, ys: torch._foreach_pow(2.0, xs),
+    lambda xs, ys: torch._foreach_maximum(xs, ys),
+    lambda xs, ys: torch._foreach_add_(xs, ys),
+    lambda xs, ys: torch._foreach_zero_(xs),
+    lambda xs, ys: torch._foreach_copy_(xs, ys),
+    lambda xs, ys: torch._foreach_addcmul_(xs, ys, ys, [1.0, 2.0]),
+]
+
+
+@pytest.mark.parametrize("function", FOREACH)
+def test_functions_over_lists_become_one_op_a_tensor(function: Any) -> None:
+    def f(xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
+        return [*(function(xs, ys) or ()), *xs]
+
+    args = [torch.rand(3), torch.rand(2, 2)], [torch.rand(3) + 1, torch.rand(2, 2) + 1]
+    (captured,) = check_steps(f, args, steps=1).captures.values()
+    assert "foreach" not in captured.graph.code

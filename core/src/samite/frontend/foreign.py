@@ -44,7 +44,7 @@ class Foreign:
             if isinstance(value, Optimizer) and id(value) not in self._optimizers:
                 self._refuse("optimizer", name, "")
 
-    def check(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+    def check(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse real tensors among the arguments of `func`."""
         values = args if not kwargs else (*args, *kwargs.values())
         for value in values:

@@ -20,19 +20,24 @@ from samite.frontend.source import user_line
 __all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]
 
 
-class FunctionMode(TorchFunctionMode):
-    """Sends torch's functions to their handlers; `check` sees the arguments of all others."""
+Admit = Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
 
-    def __init__(self, handlers: Mapping[Any, Handler], check: Callable[[Any, tuple[Any, ...], Any], None]) -> None:
+
+class FunctionMode(TorchFunctionMode):
+    """Sends torch's functions to their handlers.
+
+    `admit` sees the function and its arguments before, and gives the keyword arguments to go on with.
+    """
+
+    def __init__(self, handlers: Mapping[Any, Handler], admit: Admit) -> None:
         super().__init__()
-        self._handlers, self._check = handlers, check
+        self._handlers, self._admit = handlers, admit
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler = self._handlers.get(func)
-        self._check(func, args, kwargs)
+        handler, kwargs = self._handlers.get(func), self._admit(func, args, kwargs or {})
         if func is Tensor.backward:
-            return self._backward(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {})) if handler is None else handler(func, args, kwargs or {})
+            return self._backward(*args, **kwargs)
+        return func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
 
     def _backward(self, tensor: Tensor, gradient: Tensor | None = None, *options: Any, **named: Any) -> None:
         """A mode is off while it handles a function, but a checkpoint's forward runs again within the backward."""

@@ -14,7 +14,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from samite.errors import CaptureError
-from samite.frontend import attention
+from samite.frontend import attention, devices, foreach
 from samite.frontend.calls import path_name
 from samite.frontend.closures import variables
 from samite.frontend.foreign import Foreign
@@ -68,14 +68,21 @@ class Step:
     @contextlib.contextmanager
     def _modes(self, seed: Tensor, foreign: Foreign) -> Iterator[None]:
         random = RandomOps(seed)
-        handlers = random.handlers | attention.handlers(random) | scalar_arguments() | data_reads()
+        handlers = random.handlers | attention.handlers(random) | foreach.handlers() | devices.handlers()
+        handlers |= scalar_arguments() | data_reads()
+
+        def admit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+            foreign.check(func, args, kwargs)
+            return devices.without_device(kwargs)
+
         with (
             mock.patch.object(torch.distributions.Distribution, "_validate_args", False),  # it looks at data
+            devices.one_autocast(),
             leaf_functions(),
             random.rng_state(),
             foreign.refused_calls(),
             foreign.optimizers(self._optimizing),
-            FunctionMode(handlers, foreign.check),
+            FunctionMode(handlers, admit),
         ):
             yield
 

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from samite.frontend.decompositions import table
+from samite.frontend.devices import HERE
 from samite.frontend.functionalizing import functionalize
 from samite.frontend.refusals import refusing
 from samite.frontend.state import StateTree
@@ -50,11 +51,7 @@ def _without_onednn() -> Iterator[None]:
 
 
 def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
-    """Contiguous fakes of the leaves' shapes and dtypes, and of the seed; what is on meta is traced as on the CPU."""
-    fakes = list[Tensor]()
+    """Contiguous fakes of the leaves' shapes and dtypes, and of the seed."""
     with fake_mode:
-        for tensor in tree.tensors:
-            device = "cpu" if tensor.device.type == "meta" else tensor.device
-            fakes.append(torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
-        device = next((f.device for f in fakes if f.dim()), torch.device("cpu"))
-        return [*fakes, torch.empty((), dtype=torch.int64, device=device)]
+        fakes = [torch.empty(tensor.shape, dtype=tensor.dtype, device=HERE) for tensor in tree.tensors]
+        return [*fakes, torch.empty((), dtype=torch.int64, device=HERE)]
