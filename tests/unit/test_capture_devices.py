@@ -35,6 +35,15 @@ def test_moving_a_tensor_is_nothing() -> None:
     assert (value >= torch.tensor([2.0, 3.0, 4.0])).all()
 
 
+def test_default_devices() -> None:
+    torch.set_default_device("cuda")
+    try:
+        captured = capture(lambda x: x + torch.ones(3), (torch.ones(3, device="cpu"),))
+    finally:
+        torch.set_default_device(None)
+    assert captured.graph(torch.ones(3))[0].tolist() == [2.0, 2.0, 2.0]
+
+
 def step(device: str, dtype: torch.dtype | None) -> Any:
     def run(model: nn.Module, optimizer: torch.optim.Optimizer, *data: Tensor) -> Tensor:
         with torch.autocast(device, dtype=dtype):

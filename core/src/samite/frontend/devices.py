@@ -7,7 +7,7 @@ of an accelerator is autocast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from samite.frontend.random_ops import Handler
 
-__all__ = ["HERE", "handlers", "one_autocast", "without_device"]
+__all__ = ["HERE", "handlers", "one_device", "without_device"]
 
 HERE = torch.device("cpu")
 
@@ -41,8 +41,8 @@ def without_device(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def one_autocast() -> Iterator[None]:
-    """Let autocast of every device be that of the trace, entered before or from now on."""
+def one_device() -> Iterator[None]:
+    """Let the default device, and autocast of every device, be that of the trace, set before or from now on."""
     plain = torch.autocast.__init__
 
     def init(
@@ -51,9 +51,6 @@ def one_autocast() -> Iterator[None]:
         plain(self, HERE.type, dtype or torch.get_autocast_dtype(device_type), *args, **kwargs)
 
     entered = next((d for d in ("cuda", "xpu") if torch.is_autocast_enabled(d)), None)
-    with mock.patch.object(torch.autocast, "__init__", init):
-        if entered is None:
+    with HERE, mock.patch.object(torch.autocast, "__init__", init):
+        with nullcontext() if entered is None else torch.autocast(entered):
             yield
-        else:
-            with torch.autocast(entered):
-                yield

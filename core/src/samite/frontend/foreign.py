@@ -29,8 +29,6 @@ _HARMLESS = frozenset(
     {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size"}
 )
 """Names of functions that read shape and dtype alone."""
-
-
 _DATA_DEPENDENT = (torch.optim.LBFGS, torch.optim.SparseAdam, torch.optim.Adafactor)
 
 
@@ -103,10 +101,9 @@ class Foreign:
         self._refuse("tensor", self._name_of(tensor), user_line())
 
     def _refuse(self, what: str, name: str, where: str) -> NoReturn:
-        called = f'{what} "{name}"' if name else f"a {what}"
-        article = "" if name else " that has no name here"
+        called = f'{what} "{name}"' if name else f"a {what} that no variable here names"
         raise CaptureError(
-            f"the function uses {called}{article}, which is not among its arguments",
+            f"the function uses {called}, which is not among its arguments",
             where=where,
             help="pass it as an argument" + ("" if what == "optimizer" else ", or pass the module that holds it"),
         )

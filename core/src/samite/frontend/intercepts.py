@@ -19,7 +19,6 @@ from samite.frontend.source import user_line
 
 __all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]
 
-
 Admit = Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
 
 

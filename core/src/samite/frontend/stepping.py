@@ -1,9 +1,8 @@
-"""The function that the first trace sees: the user's, on stand-ins, with all that it leaves behind as results."""
+"""The function that is traced: the user's, on stand-ins, with all that it leaves behind as results."""
 
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +50,7 @@ class Step:
             foreign = Foreign(self.tree)
             with self._modes(seed, foreign):
                 returned = self.tree.call.run([standins.replace(v) for v in self.tree.call.values])
-            results = [*self._outputs(returned, foreign), *self._leaves(standins), *self._created(standins)]
+            results = [*self._outputs(returned), *self._leaves(standins), *self._created(standins)]
             for result in results:
                 foreign.check_result(result)
             return tuple(results)
@@ -62,7 +61,7 @@ class Step:
         yield from self.tree.optimizers
         yield from self.tree.objects
         for name, value in variables(self.tree.call.fn).items():
-            if not callable(value) and not isinstance(value, types.ModuleType):
+            if isinstance(value, (list, dict, set)):
                 yield name, value
 
     @contextlib.contextmanager
@@ -77,7 +76,7 @@ class Step:
 
         with (
             mock.patch.object(torch.distributions.Distribution, "_validate_args", False),  # it looks at data
-            devices.one_autocast(),
+            devices.one_device(),
             leaf_functions(),
             random.rng_state(),
             foreign.refused_calls(),
@@ -93,7 +92,7 @@ class Step:
         with compiling, mock.patch.object(self.recorder, "updating", True):
             yield
 
-    def _outputs(self, returned: Any, foreign: Foreign) -> Iterator[Tensor]:
+    def _outputs(self, returned: Any) -> Iterator[Tensor]:
         leaves, self.spec = pytree.tree_flatten_with_path(returned)
         for path, leaf in leaves:
             if isinstance(leaf, Tensor):
