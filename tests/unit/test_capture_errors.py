@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -346,6 +347,18 @@ def test_containers_that_the_function_changes() -> None:
 
     assert "changes a list or dictionary" in refused(grows, {"x": X}).what
     assert "changes a list or dictionary" in refused(swaps, [X]).what
+
+
+LOG = logging.getLogger("samite.test")
+
+
+def test_loggers_may_log() -> None:
+    def logs(x: Tensor) -> Tensor:
+        LOG.debug("shape %s", x.shape)
+        return x + 1
+
+    LOG.setLevel(logging.DEBUG)
+    capture(logs, (X,))
 
 
 def test_optimizer_state_in_python_numbers() -> None:

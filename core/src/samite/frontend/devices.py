@@ -51,6 +51,6 @@ def one_device() -> Iterator[None]:
         plain(self, HERE.type, dtype or torch.get_autocast_dtype(device_type), *args, **kwargs)
 
     entered = next((d for d in ("cuda", "xpu") if torch.is_autocast_enabled(d)), None)
-    with HERE, mock.patch.object(torch.autocast, "__init__", init):
-        with nullcontext() if entered is None else torch.autocast(entered):
-            yield
+    every = mock.patch.object(torch.autocast, "__init__", init)
+    with HERE, every, nullcontext() if entered is None else torch.autocast(entered):
+        yield
