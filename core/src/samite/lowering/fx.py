@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from samite.errors import VerifyError
 from samite.ir.collectives import join_axes
 from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload
 from samite.ir.module import Module
@@ -96,24 +97,15 @@ def _value(item: Slot | Constant | ListOf, operands: list[torch.fx.Node]) -> Any
 
 def _dist_call(node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node]) -> tuple[Any, tuple[Any, ...]]:
     literals = node.op.literals
-    axes = literals["axes"]
-    name, parts, joined = node.op.name.removeprefix("dist."), prod(mesh[a] for a in axes), join_axes(axes)
-    match name:
-        case "axis_index":
-            rest: tuple[Any, ...] = ()
-        case "all_reduce":
-            rest = (literals["reduce_type"],)
-        case "all_gather" | "shard":
-            rest = (literals["dim"], parts)
-        case "reduce_scatter":
-            rest = (literals["dim"], literals["reduce_type"], parts)
-        case "all_to_all":
-            rest = (literals["split_dim"], literals["concat_dim"], parts)
-        case "permute":
-            rest = ([end for pair in literals["pairs"] for end in pair],)
-        case _:
-            raise AssertionError(f"{node.op.name} is gone after partition")
-    return overload(f"samite.{name}"), (*operands, joined, *rest)
+    if "axes" not in literals:
+        raise VerifyError(f"{node.op.name} is of the global program; partition makes it local", where=node.source.line)
+    given = dict(literals) | {
+        "axes": join_axes(literals["axes"]),
+        "parts": prod(mesh[axis] for axis in literals["axes"]),
+        "pairs": [end for pair in literals.get("pairs", ()) for end in pair],
+    }
+    target = overload(f"samite.{node.op.name.removeprefix('dist.')}")
+    return target, (*operands, *(given[a.name] for a in target._schema.arguments[len(operands) :]))
 
 
 @cache
