@@ -28,7 +28,7 @@ def mean(
     x: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, _dtype: torch.dtype, **_: Any
 ) -> torch.Tensor:
     """A mean is a sum and a global count: shards hold different numbers of elements."""
-    dims = list(range(x.ndim)) if not dim else [d % x.ndim for d in dim]
+    dims = [d % x.ndim for d in dim] if dim and x.ndim else list(range(x.ndim))
     count = prod(x.shape[d] for d in dims)
     return (torch.ops.aten.sum.dim_IntList(accumulated(x, _dtype), dims, keepdim) / count).to(_dtype)
 
@@ -42,7 +42,7 @@ def vector_norm(
     _dtype: torch.dtype,
     **_: Any,
 ) -> torch.Tensor:
-    dims = list(range(x.ndim)) if not dim else list(dim)
+    dims = list(dim) if dim and x.ndim else list(range(x.ndim))
     x = accumulated(x, _dtype)
     if ord == float("inf"):
         norm = x.abs().amax(dims, keepdim)
