@@ -141,7 +141,7 @@ def sample(model: nn.Module, prompt: str, length: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train a character-level GPT over a mesh of four processes.")
-    parser.add_argument("--steps", type=int, default=200, help="steps on the mesh (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=250, help="steps on the mesh (default: %(default)s)")
     parser.add_argument("--compared", type=int, default=50, help="of them on one device too (default: %(default)s)")
     parser.add_argument("--engine", help='"local", "lockstep", ... (default: as configured)')
     options = parser.parse_args()
@@ -151,7 +151,8 @@ def main() -> int:
     torch.manual_seed(0)
     model = GPT()
     twin = copy.deepcopy(model)
-    optimizer, twin_optimizer = (torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, twin))
+    # At twice this rate the start of training is chaotic: rounding alone would drive two runs of plain PyTorch apart.
+    optimizer, twin_optimizer = (torch.optim.AdamW(m.parameters(), lr=1e-3, betas=(0.9, 0.99)) for m in (model, twin))
 
     mesh = samite.mesh("cpu", dp=2, tp=2, engine=options.engine)
     batches = {"tokens": {"dp": Shard(0)}, "targets": {"dp": Shard(0)}}
@@ -170,7 +171,7 @@ def main() -> int:
     if not worst <= TOLERANCE:
         print(f"the losses of the mesh and of one device differ by {worst:.1e}, more than {TOLERANCE}", file=sys.stderr)
         return 1
-    out.print("sample:", repr(sample(model, "def ", 120)))
+    out.print("sample:", repr(sample(model, "    def ", 100)))
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -226,6 +228,35 @@ def test_run_needs_a_script() -> None:
     assert done.stderr == 'ConfigError: no file "nowhere.py"   (argument)\n'
     assert samite("run", "-n", "0", __file__).exit_code == 2
     assert "is a folder" in samite("run", ".").stderr
+
+
+SPMD = """
+import os, sys
+import samite, torch
+
+def total(x):
+    return x.sum()
+
+mesh = samite.mesh("cpu", dp=2)
+sum_over_ranks = samite.compile(total, mesh=mesh, placements={"x": {"dp": samite.Shard(0)}})
+result = sum_over_ranks(torch.arange(8.0)).item()
+with open(f"rank{os.environ['RANK']}.txt", "w") as file:
+    print(mesh.engine, result, sys.argv[1:], file=file)
+sys.exit(int(sys.argv[1]) if os.environ["RANK"] == "1" else 0)
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("code", [0, 7])
+def test_run_starts_a_script_as_ranks(tmp_path: Path, code: int) -> None:
+    (tmp_path / "total.py").write_text(SPMD)
+    samite = Path(sys.executable).with_name("samite")
+    command = [str(samite), "run", "-n", "2", "total.py", str(code), "--json", "-n", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == code, done.stderr
+    if code == 0:  # the rank that fails ends the other one, wherever that is
+        said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
+        assert said == ["torchrun 28.0 ['0', '--json', '-n', '5']\n"] * 2
 
 
 class Broken:

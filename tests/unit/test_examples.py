@@ -79,7 +79,7 @@ def test_the_demo_prints_both_runs_and_a_sample(train_gpt: ModuleType, capsys: p
     rows = re.findall(r"^ +(\d+) (\d\.\d{6}) (\d\.\d{6}) +\d\.\de[+-]\d\d", shown, re.M)
     assert [int(step) for step, *_ in rows] == [1, 2, 9]
     assert all(float(one) == pytest.approx(float(other), abs=1e-4) for _, one, other in rows)
-    assert re.search(r"^sample: 'def ", shown, re.M)
+    assert re.search(r"^sample: '    def ", shown, re.M)
 
 
 def test_the_demo_fails_if_the_runs_differ(
