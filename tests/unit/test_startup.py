@@ -13,7 +13,6 @@ HEAVY = {
     "rich",
     "samite_cpu",
     "scipy",
-    "stevedore",
     "torch._dynamo",
     "torch._inductor",
     "torch_mlir",
