@@ -30,7 +30,7 @@ WRITES: list[Callable[[Tensor, Tensor], Any]] = [
     lambda x, y: x.fill_(3),
     lambda x, y: x.add_(y.sum()),
     lambda x, y: x.copy_(y.mean()),
-    lambda x, y: x.copy_(y) if x.shape == y.shape else x.sub_(1),
+    lambda x, y: x.copy_(y.clone()) if x.shape == y.shape else x.sub_(1),
     lambda x, y: x.addcmul_(x, x, value=0.5),
     lambda x, y: x.masked_fill_(x > 2, 1),
 ]
