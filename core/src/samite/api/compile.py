@@ -53,29 +53,30 @@ class Compiled:
     def _compile(self, tree: StateTree) -> Step:
         if self._steps:
             log.info("%s: compiling again, the call has another structure", self.name)
+        elif not self.placements and self.mesh.size > 1:
+            log.warning("%s: no placements are given, so each rank of %s computes everything", self.name, self.mesh)
         _check_devices(tree, self.mesh)
         try:
             captured, built = self._lower(tree, ())
         except Exception as error:
             self._blame_inputs(error, tree)
             raise
-        # A call that creates or removes state (the first step of an optimizer) is not repeated: optimising it is waste.
-        once = bool(captured.deleted) or any(r.kind == "state" and r.argument < 0 for r in captured.results)
-        mode = "aten" if once else self._mode()
-        return Step(captured, built, session_of(self.mesh), {"mode": mode})
+        return Step(captured, built, session_of(self.mesh), self._mode())
 
     def _lower(self, tree: StateTree, keep_text: tuple[str, ...]) -> tuple[Capture, Built]:
         from samite.config import Settings
 
+        settings = Settings()
         captured = capture(self.fn, tree=tree)
         built = build(
             captured,
             self.mesh,
             self.placements,
             name=self.name,
-            bucket_bytes=int(Settings().bucket_bytes),
+            bucket_bytes=int(settings.bucket_bytes),
             layouts=_current_layouts(tree, self.mesh),
             keep_text=keep_text,
+            check=settings.debug_checks,
         )
         return captured, built
 

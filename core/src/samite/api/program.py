@@ -32,12 +32,15 @@ def build(
     bucket_bytes: int,
     layouts: Mapping[str, Layout] | None = None,
     keep_text: Sequence[str] = (),
+    check: bool = False,
 ) -> Built:
     """Raises PlacementError, RuleMissing, LayoutError, VerifyError, each with the user's line where an op is to blame.
 
-    `layouts` are those that arguments have already; the user's placements are stronger.
+    `layouts` are those that arguments have already; the user's placements are stronger. With `check` the module is
+    verified after every pass. Raises UnsupportedOp for an op that the mesh's backend declines.
     """
     from samite.api.extensions import load_rules, with_passes
+    from samite.api.support import check_support
     from samite.ir.importer import import_graph
     from samite.passes.pipeline import default_passes, run_passes
 
@@ -49,9 +52,11 @@ def build(
         mesh=mesh,
     )
     module, records = run_passes(
-        module, with_passes(default_passes(placements, layouts or {}, bucket_bytes)), keep_text
+        module, with_passes(default_passes(placements, layouts or {}, bucket_bytes)), keep_text, check=check
     )
     graph = module.graph
+    if mesh.engine != "lockstep":  # which interprets, whatever the backend
+        check_support(graph, mesh)
     arguments = tuple(
         Argument(spec.name, spec.kind, a.type.dtype, Layout.parse(a.layout))
         for spec, a in zip(capture.arguments, graph.arguments, strict=True)

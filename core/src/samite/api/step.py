@@ -18,10 +18,15 @@ __all__ = ["Step"]
 
 
 class Step:
-    """`capture` and `built` of one state-tree key, loaded into a session's workers on first use."""
+    """`capture` and `built` of one state-tree key, loaded into a session's workers on first use.
 
-    def __init__(self, capture: Capture, built: Built, session: Session, options: dict[str, Any]) -> None:
-        self.capture, self.built, self.session, self.options = capture, built, session, options
+    `mode` is how the backend executes it; a program that changes the structure of the state runs once, so optimising
+    it would be waste.
+    """
+
+    def __init__(self, capture: Capture, built: Built, session: Session, mode: str) -> None:
+        self.capture, self.built, self.session = capture, built, session
+        self.options = {"mode": "aten" if self.changes_structure else mode}
         self._handle, self._generation = -1, -1
 
     @property

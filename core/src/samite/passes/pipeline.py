@@ -37,9 +37,12 @@ def default_passes(placements: Placements, layouts: Mapping[str, Layout], bucket
 
 
 def run_passes(
-    module: Module, passes: Sequence[Pass], keep_text: Sequence[str] = ()
+    module: Module, passes: Sequence[Pass], keep_text: Sequence[str] = (), *, check: bool = False
 ) -> tuple[Module, list[PassRecord]]:
-    """The module after all passes, and a record of each; the text is kept after the passes named in `keep_text`."""
+    """The module after all passes, and a record of each; the text is kept after the passes named in `keep_text`.
+
+    With `check` the module is verified after each, and VerifyError names the pass that broke it.
+    """
     unknown = set(keep_text) - {p.name for p in passes}
     if unknown:
         name = min(unknown)
@@ -50,6 +53,8 @@ def run_passes(
             started = time.perf_counter()
             module = step.run(module)
             seconds = time.perf_counter() - started
+            if check:
+                module.verify(after=step.name)
             text = module.text() if step.name in keep_text else ""
             records.append(PassRecord(step.name, seconds, *_measure(module), text=text))
     return module, records
