@@ -31,18 +31,18 @@ def test_defaults_come_from_nowhere() -> None:
 
 def test_each_layer_is_stronger_than_the_one_before(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toml, pyproject = workplace / "samite.toml", workplace / "pyproject.toml"
-    toml.write_text('engine = "one"\nmax_workers = 1\nlog_level = "info"\ntimeout_s = 1\n')
-    pyproject.write_text('[tool.samite]\nengine = "two"\nmax_workers = 2\nlog_level = "error"\n')
+    toml.write_text('engine = "one"\nmax_workers = 1\nmode = "inductor"\ntimeout_s = 1\n')
+    pyproject.write_text('[tool.samite]\nengine = "two"\nmax_workers = 2\nmode = "aten"\n')
     monkeypatch.setenv("SAMITE_ENGINE", "three")
     monkeypatch.setenv("SAMITE_MAX_WORKERS", "3")
     settings = Settings(engine="four")
-    assert (settings.engine, settings.max_workers, settings.log_level, settings.timeout_s) == ("four", 3, "error", 1.0)
+    assert (settings.engine, settings.max_workers, settings.mode, settings.timeout_s) == ("four", 3, "aten", 1.0)
     sources = settings.sources()
     assert sources["engine"] == "argument"
     assert sources["max_workers"] == "SAMITE_MAX_WORKERS"
-    assert sources["log_level"] == str(pyproject)
+    assert sources["mode"] == str(pyproject)
     assert sources["timeout_s"] == str(toml)
-    assert sources["mode"] == "default"
+    assert sources["bucket_bytes"] == "default"
 
 
 def test_the_nearest_files_upwards_count(workplace: Path) -> None:
@@ -127,7 +127,6 @@ def test_variables_of_others_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None
         "timeout_s = inf",
         "backends = []",
         "backends = 3",
-        'log_level = "loud"',
         'debug_checks = "perhaps"',
     ],
 )

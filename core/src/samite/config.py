@@ -46,9 +46,6 @@ class Settings(BaseSettings):
     mode: Literal["aten", "inductor"] = "aten"
     """How the cpu backend executes a program."""
 
-    fallback: Literal["report", "error"] = "report"
-    """What becomes of an op that a backend declines: it runs elsewhere and is reported, or compiling fails."""
-
     threads_per_worker: int = Field(default=0, ge=0)
     """Intra-op threads of each worker; 0 shares the cores out evenly."""
 
@@ -60,9 +57,6 @@ class Settings(BaseSettings):
 
     timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for a worker to start and for a peer in a collective."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "warning"
-    """The least severe message that is logged."""
 
     debug_checks: bool = False
     """Verify the module after every pass and compare replicas at every read."""
