@@ -32,7 +32,7 @@ def collect(measured: dict[int, Sequence[dict[str, Any]]], conditions: Condition
     """`measured` has what processes of `compile_once` found, by the number of layers."""
     figures: list[Figure] = []
     goals: list[Goal] = []
-    facts: dict[str, Any] = {"workload": f"{Workload(layers=min(measured))}, on dp=2, tp=2"}
+    facts: dict[str, Any] = {f"{layers} layers": _size(layers, processes[0]) for layers, processes in measured.items()}
     for layers, processes in measured.items():
         cold, warm = f"{layers} layers, cold", f"{layers} layers, warm"
         figures.append(Figure("capture", "s", [p["capture_s"] for p in processes], cold))
@@ -43,11 +43,14 @@ def collect(measured: dict[int, Sequence[dict[str, Any]]], conditions: Condition
             figures += [Figure(step, "s", [run[step] for run in runs], series) for step in runs[0]]
             figures.append(Figure(TOGETHER, "s", [sum(run[p] for p in PLANNING) for run in runs], series))
             figures.append(Figure("import and all passes", "s", [sum(run.values()) for run in runs], series))
-        facts[f"{layers} layers"] = f"{processes[0]['operations']:,} operations, of them {processes[0]['calls']:,} ops"
         if layers in GOALS:
             reached = next(f for f in figures if (f.name, f.series) == (TOGETHER, cold)).median
             goals.append(Goal(f"{TOGETHER}, {layers} layers, cold", "at most", GOALS[layers], "s", reached))
     return Result("compile_time", conditions, figures, goals, facts=facts)
+
+
+def _size(layers: int, process: dict[str, Any]) -> str:
+    return f"{Workload(layers=layers)}; {process['operations']:,} operations, of them {process['calls']:,} ops"
 
 
 def _process(layers: int, warm: int) -> dict[str, Any]:

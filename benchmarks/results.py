@@ -84,7 +84,7 @@ class Conditions:
             machine={
                 "processor": _processor(),
                 "cores": len(os.sched_getaffinity(0)),
-                "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+                "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
                 "system": f"{platform.system()} {platform.release()}",
                 "load_before": round(os.getloadavg()[0], 2),
             },
