@@ -41,7 +41,7 @@ MLIR counts constants and lists as operations; *ops* are what a rank calls.""",
         """\
 What a step costs beyond its work. For the engine: the round trip of a program that adds 1 to each of its buffers, less
 the slowest worker's own time from its first op to its last, one step at a time. For the caller: the processor time of
-one call of a compiled training step; it passes while the workers are at the step before, unless it waits for a loss.""",
+one call of a compiled training step. It passes while the workers are at the step before, unless it awaits a loss.""",
     ),
     "import_time": ("Importing", "Seconds in fresh interpreters, in turn, files being in memory."),
 }
