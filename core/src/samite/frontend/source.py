@@ -110,7 +110,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Mark each call that a make_fx trace of this thread adds to its graph."""
+        """Mark each call that a trace adds to its graph."""
         from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
         create = PythonKeyTracer.create_node
