@@ -42,8 +42,9 @@ def lower(
 
     Otherwise than `Compiled.lower` this may leave handles in the caller's state whose values nobody has.
     """
+    mesh = compiled.mesh
+    plugins.hooks(mesh.backends)  # whoever lacks one is told so before there is an engine that nobody installed
     with _rehearsing():
-        mesh = compiled.mesh
         rehearsed = Compiled(compiled.fn, replace(mesh, engine=_NAME), compiled.placements, compiled.mode)
         if not first:
             rehearsed(*args, **kwargs)

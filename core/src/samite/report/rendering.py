@@ -16,7 +16,7 @@ from samite.report.traffic import CollectiveRow
 
 __all__ = ["collectives_as_text", "console", "partition_as_text", "plain_table", "report_as_text"]
 
-WIDTH = 130
+WIDTH = 160
 """Columns that a report takes without folding a name."""
 
 
