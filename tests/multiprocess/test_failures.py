@@ -77,8 +77,9 @@ def goes_on(workers: LocalWorkers, handle: int, expected: tuple[float, float]) -
     assert state(workers) == expected
 
 
-def test_sigkill_in_mid_step(start: Start, nothing_left: None) -> None:
-    workers = start(FOUR)
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_sigkill_in_mid_step(start: Start, nothing_left: None, shared_memory: bool) -> None:
+    workers = start(FOUR, shared_memory=shared_memory)
     handle = begin(workers, updating(slow_and_reduced))
     step(workers, handle)
     pids = list(workers._crew._pids)
@@ -171,12 +172,13 @@ def test_a_rank_that_exits(start: Start) -> None:
         (LAST, r"rank 0 asks for all_reduce sum over dp of float32\[103\], rank 1 has ended the step"),
     ],
 )
-def test_collectives_that_differ(start: Start, size: int, message: str) -> None:
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_collectives_that_differ(start: Start, size: int, message: str, shared_memory: bool) -> None:
     def body(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         whole = collective.all_reduce(w + x, "dp", "sum")
         return whole if size == LAST else whole + collective.all_reduce(x, "dp", "min")
 
-    workers = start(TWO)
+    workers = start(TWO, shared_memory=shared_memory)
     handle = begin(workers, updating(body, TWO, size), size)
     with seconds(3.0), pytest.raises(CollectiveMismatch, match=message):
         step(workers, handle)

@@ -65,9 +65,10 @@ def counting(mesh: Mesh, size: int = 4) -> Program:
     )
 
 
-def test_steps_are_what_lockstep_says(start: Start, nothing_left: None) -> None:
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_steps_are_what_lockstep_says(start: Start, nothing_left: None, shared_memory: bool) -> None:
     given = sgd_program()
-    engines: list[Workers] = [start(FOUR), Lockstep().start(FOUR, {})]
+    engines: list[Workers] = [start(FOUR, shared_memory=shared_memory), Lockstep().start(FOUR, {})]
     w = torch.randn(4, 6)
     for workers in engines:
         workers.write(1, w, split(4, 6, tp=1))

@@ -66,7 +66,11 @@ class Support:
 
 @dataclass(frozen=True)
 class Group:
-    """How the ranks of one mesh meet: `address` is "host:port" of the store, `generation` counts restarts."""
+    """How the ranks of one mesh meet: `address` is "host:port" of the store, `generation` counts restarts.
+
+    Engines may set options: `timeout_s` to wait for a peer; `namespace` in a store that others use; `interface_address`
+    to bind to; `shared_memory`, a `samite.hal.shared.Segment` that all ranks map, where they are on one host.
+    """
 
     mesh: Mesh
     rank: int

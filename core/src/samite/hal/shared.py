@@ -43,7 +43,10 @@ class Segment:
             raise _full(nbytes, error) from error
 
     def reserve(self, offset: int, nbytes: int) -> None:
-        """Takes the memory of a range now, so that writing to it later cannot fail. Raises OutOfMemory."""
+        """Takes the memory of a range now, so that writing to it later cannot fail. Raises OutOfMemory, also where the
+        range goes beyond the segment."""
+        if offset + nbytes > self.nbytes:
+            raise _full(nbytes, IndexError(f"{offset} + {nbytes} is beyond a segment of {self.nbytes}"))
         try:
             os.posix_fallocate(self.fd, offset, max(nbytes, 1))
         except OSError as error:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from samite.errors import CollectiveMismatch, WorkerDied, WorkerError
+from samite.hal.shared import Segment
 from samite.mesh import Mesh
 from samite.runtime.board import Board
 from samite.runtime.channel import pair
@@ -24,6 +25,7 @@ from samite.runtime.nursery import nursery
 __all__ = ["Crew"]
 
 GRACE = 0.3  # seconds in which the failure that caused the one seen first may come in
+EXCHANGE = 256 * 2**20  # bytes
 PATIENCE = 0.25  # seconds without news after which the ranks' collectives are compared
 
 
@@ -34,7 +36,15 @@ class Crew:
     """
 
     def __init__(
-        self, mesh: Mesh, generation: int, step: int, *, threads: int, imports: Sequence[str], timeout: float
+        self,
+        mesh: Mesh,
+        generation: int,
+        step: int,
+        *,
+        threads: int,
+        imports: Sequence[str],
+        timeout: float,
+        shared_memory: bool,
     ) -> None:
         self.mesh, self.ended, self._done = mesh, False, step
         self._nursery = nursery(mesh.backends)
@@ -43,6 +53,8 @@ class Crew:
         for row in self._board.rows:
             row.end(step)
         self._store, address = _store(mesh)
+        # Address space for the ranks' communicator, which takes as much of the memory as it needs.
+        exchange = Segment.create(EXCHANGE) if shared_memory and mesh.size > 1 else None
         ends = [pair() for _ in range(mesh.size)]
         self._channels = [ours for ours, _ in ends]
         self._pids = self._nursery.fork([theirs for _, theirs in ends])
@@ -62,7 +74,10 @@ class Crew:
                 tuple(imports),
                 {"interface_address": "127.0.0.1"},
             )
-            self.send(rank, ("start", assignment), [self._board_segment.fd])
+            fds = [self._board_segment.fd] if exchange is None else [self._board_segment.fd, exchange.fd]
+            self.send(rank, ("start", assignment), fds)
+        if exchange is not None:
+            exchange.close()
         self.answers("started", timeout)
 
     @property

@@ -11,13 +11,13 @@ from samite.mesh import Mesh
 
 __all__ = ["REDUCE", "compute"]
 
-REDUCE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
     "max": torch.maximum,
     "min": torch.minimum,
 }
-"""The dialect's reductions of two terms. On bool, sum is `or` and prod is `and`."""
+"""The dialect's reductions of two terms, which take `out`. On bool, sum is `or` and prod is `and`."""
 
 
 def compute(

@@ -33,7 +33,7 @@ from samite.runtime.sharding import assemble, fill
 __all__ = ["Local", "LocalWorkers", "Plugin", "StepFuture"]
 
 UNDER_WAY = 2  # steps; inputs have as many places
-OPTIONS = ("threads_per_worker", "timeout_s", "worker_imports")
+OPTIONS = ("shared_memory", "threads_per_worker", "timeout_s", "worker_imports")
 
 
 class Plugin:
@@ -46,7 +46,8 @@ class Plugin:
 
 class Local:
     """Options: `threads_per_worker` and `timeout_s` (default: as configured), `worker_imports`: names of modules that
-    workers import before anything else, such as those that register custom ops or plugins."""
+    workers import before anything else, such as those that register custom ops or plugins, `shared_memory`: whether
+    backends are offered some for their collectives (default: True)."""
 
     def __init__(self) -> None:
         self.max_ranks = Settings().max_workers
@@ -63,6 +64,7 @@ class Local:
             threads=threads or max(1, len(os.sched_getaffinity(0)) // mesh.size),
             timeout=float(options.get("timeout_s", configured.timeout_s)),
             imports=(imports,) if isinstance(imports, str) else tuple(imports),
+            shared_memory=bool(options.get("shared_memory", True)),
         )
 
 
@@ -86,11 +88,18 @@ class LocalWorkers:
     futures of the steps that it took along; every later `run` or `load` raises WorkerDied until `restart`.
     """
 
-    def __init__(self, mesh: Mesh, *, threads: int, timeout: float, imports: Sequence[str]) -> None:
+    def __init__(
+        self, mesh: Mesh, *, threads: int, timeout: float, imports: Sequence[str], shared_memory: bool
+    ) -> None:
         self.mesh = mesh
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._settings: dict[str, Any] = {"threads": threads, "timeout": timeout, "imports": imports}
+        self._settings: dict[str, Any] = {
+            "threads": threads,
+            "timeout": timeout,
+            "imports": imports,
+            "shared_memory": shared_memory,
+        }
         self._arena = Arena(mesh.size)
         self._buffers = Buffers(self._arena)
         self._layouts: dict[Layout, Layout] = {}

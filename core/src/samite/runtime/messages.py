@@ -1,7 +1,8 @@
 """What the owner of local workers and a worker say to each other. All small: tensors are told by their place.
 
 | the owner says                                | a worker answers                                             |
-| ("start", Assignment), board                  | ("started",)                                                 |
+| ("start", Assignment), board and, if there    |                                                              |
+|          is one, the communicator's segment   | ("started",)                                                 |
 | ("segment", number), its descriptor           |                                                              |
 | ("compile", program, Program, options)        | ("compiled", program, artifact), None if there is none       |
 | ("load", program, Interface, ...              |                                                              |

@@ -155,8 +155,8 @@ def _store(namespace: str, timeout: float) -> Any:
 
 def _digest(value: torch.Tensor) -> int:
     """A checksum of a tensor's bytes, with its shape and dtype."""
-    data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(memoryview(data), zlib.crc32(_describe(value).encode()))
+    data: Any = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(data, zlib.crc32(_describe(value).encode()))
 
 
 def _describe(value: torch.Tensor) -> str:

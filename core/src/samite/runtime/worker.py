@@ -33,9 +33,10 @@ __all__ = ["Worker", "serve"]
 def serve(channel: Channel) -> None:
     """Does what the owner says until the owner closes the channel."""
     try:
-        (_, assignment), (board,) = channel.receive()
+        (_, assignment), (board, *exchange) = channel.receive()
         try:
-            worker = Worker(assignment, Board(Segment(board), assignment.mesh.size))
+            options = {"shared_memory": Segment(exchange[0])} if exchange else {}
+            worker = Worker(assignment, Board(Segment(board), assignment.mesh.size), options)
         except Exception as error:
             channel.send(("failed", Failure.of(error, assignment.rank)))
         else:
@@ -102,7 +103,7 @@ class _Loaded:
 class Worker:
     """One rank. `usable` is False once a step has failed."""
 
-    def __init__(self, assignment: Assignment, board: Board) -> None:
+    def __init__(self, assignment: Assignment, board: Board, options: Mapping[str, Any]) -> None:
         os.chdir(assignment.directory)
         sys.path[:] = assignment.path
         torch.set_num_threads(assignment.threads)
@@ -118,7 +119,7 @@ class Worker:
             assignment.rank,
             assignment.address,
             assignment.generation,
-            assignment.communicator_options,
+            {**assignment.communicator_options, **options},
         )
         self._communicator: Sequenced | None = None
         if self._driver.collectives == "communicator":

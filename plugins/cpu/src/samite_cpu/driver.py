@@ -58,6 +58,11 @@ class CpuDriver(Driver):
         return SharedMemory(device)
 
     def communicator(self, group: Group) -> Communicator:
+        """Through shared memory where the engine offers some, else by gloo."""
+        if "shared_memory" in group.options:
+            from samite_cpu.host import HostCommunicator
+
+            return HostCommunicator(group)
         from samite_cpu.gloo import GlooCommunicator
 
         return GlooCommunicator(group)

@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d as c10d
 
 from samite.errors import MeshError, UnsupportedOp
 from samite.hal.driver import Communicator, Group
+from samite_cpu.stacking import joined, stacked
 
 __all__ = ["GlooCommunicator"]
 
@@ -71,30 +72,30 @@ class GlooCommunicator(Communicator):
         if x.numel():
             options = self._timed(c10d.AllgatherOptions())
             self._group(axes)._allgather_base(_bytes(gathered), _bytes(x.contiguous()), options).wait()
-        return gathered.movedim(0, dim).flatten(dim, dim + 1).contiguous()
+        return joined(gathered, dim)
 
     def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor:
         parts = self._parts(axes)
         if parts == 1:
             return x
         given, x, reduce_type = x.dtype, *_reducible(x, reduce_type)
-        stacked = _stacked(x, dim, parts)
-        mine = x.new_empty(stacked.shape[1:])
+        chunks = stacked(x, dim, parts)
+        mine = x.new_empty(chunks.shape[1:])
         if x.numel():
             options = self._timed(c10d.ReduceScatterOptions(), reduce_type)
-            self._group(axes)._reduce_scatter_base(mine.view(-1), stacked.view(-1), options).wait()
+            self._group(axes)._reduce_scatter_base(mine.view(-1), chunks.view(-1), options).wait()
         return mine.to(given)
 
     def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor:
         parts = self._parts(axes)
         if parts == 1:
             return x
-        stacked = _stacked(x, split_dim, parts)
-        received = torch.empty_like(stacked)
+        chunks = stacked(x, split_dim, parts)
+        received = torch.empty_like(chunks)
         if x.numel():
             options = self._timed(c10d.AllToAllOptions())
-            self._group(axes).alltoall_base(_bytes(received), _bytes(stacked), [], [], options).wait()
-        return received.movedim(0, concat_dim).flatten(concat_dim, concat_dim + 1).contiguous()
+            self._group(axes).alltoall_base(_bytes(received), _bytes(chunks), [], [], options).wait()
+        return joined(received, concat_dim)
 
     def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
         mine = self._mesh.peers(self._rank, axes).index(self._rank)
@@ -157,11 +158,6 @@ def _reducible(x: torch.Tensor, reduce_type: str) -> tuple[torch.Tensor, str]:
     if x.dtype not in _REDUCED_BY_GLOO:
         raise UnsupportedOp(f"gloo does not reduce {x.dtype}", help="reduce in float32 and convert the result")
     return x, reduce_type
-
-
-def _stacked(x: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
-    """`x` cut into equal chunks of `dim`, chunk by chunk in memory."""
-    return x.unflatten(dim, (parts, -1 if x.shape[dim] else 0)).movedim(dim, 0).contiguous()
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:

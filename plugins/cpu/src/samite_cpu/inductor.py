@@ -143,7 +143,7 @@ class InductorExecutable(Executable):
         return _Bound(self._call, self._interface, self._closed.replaced, fixed, list(state), endpoint)
 
 
-def _examples(program: Program, closed: Closed) -> list[torch.Tensor]:
+def _examples(program: Program, closed: Closed) -> list[Any]:
     arguments = [
         torch.zeros(argument.layout.local_shape(program.mesh), dtype=getattr(torch, argument.dtype))
         for argument in program.arguments
