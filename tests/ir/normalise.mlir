@@ -41,6 +41,29 @@ module {
 
 // -----
 
+// Views of the shape that it has are the value, and so is all of a dim; a part of it is not.
+!x = !torch.vtensor<[4,2],f32>
+!y = !torch.vtensor<[3,2],f32>
+module {
+  func.func @main(%x: !x) -> (!x, !y) {
+    // CHECK: [[S:%.+]] = torch.aten.slice.Tensor %arg0
+    // CHECK-NEXT: return %arg0, [[S]]
+    %zero = torch.constant.int 0
+    %one = torch.constant.int 1
+    %two = torch.constant.int 2
+    %four = torch.constant.int 4
+    %false = torch.constant.bool false
+    %shape = torch.prim.ListConstruct %four, %two : (!torch.int, !torch.int) -> !torch.list<int>
+    %a = torch.aten.view %x, %shape : !x, !torch.list<int> -> !x
+    %b = torch.aten.expand %a, %shape, %false : !x, !torch.list<int>, !torch.bool -> !x
+    %c = torch.aten.slice.Tensor %b, %zero, %zero, %four, %one : !x, !torch.int, !torch.int, !torch.int, !torch.int -> !x
+    %d = torch.aten.slice.Tensor %c, %zero, %one, %four, %one : !x, !torch.int, !torch.int, !torch.int, !torch.int -> !y
+    return %c, %d : !x, !y
+  }
+}
+
+// -----
+
 // Equal ops of one phase are one, through copies and chains; in another phase they are computed again.
 !x = !torch.vtensor<[4],f32>
 #a = loc("forward:1"("train.py":1:0))

@@ -1,4 +1,4 @@
-"""normalise: canonical ops. Decompositions are torch code, traced and inlined; copies and casts that change nothing go;
+"""normalise: canonical ops. Decompositions are torch code, traced and inlined; what changes nothing goes;
 equal ops of one phase become one; what nobody uses goes."""
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
 }
 """By op: torch code over its tensors, with its literals as keywords (`_dtype` is the result's)."""
 
-_SAME = frozenset(("aten.detach", "aten.alias", "aten.clone", "aten.lift_fresh_copy", "aten._to_copy"))
+_COPIES = ("_to_copy", "alias", "clone", "detach", "lift_fresh_copy")
+_VIEWS = ("_unsafe_view", "expand", "reshape", "slice.Tensor", "squeeze.dim", "view")
+_SAME = frozenset(f"aten.{op}" for op in _COPIES + _VIEWS)
+"""Ops that change no element: where they keep the type they change nothing."""
 
 
 class Normalise:
@@ -140,7 +143,7 @@ def _depends_on(node: Node) -> tuple[int, ...]:
 
 
 def _is_copy(node: Node) -> bool:
-    """In the IR a value is a value: copies, and casts to the dtype that it has, are it."""
+    """In the IR a value is a value: copies, casts to the dtype and views of the shape that it has, are it."""
     return node.op.name in _SAME and node.op.operands == node.op.results
 
 
