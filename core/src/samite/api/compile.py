@@ -13,7 +13,7 @@ from samite.api.mesh import mesh as make_mesh
 from samite.api.program import Built, build
 from samite.api.step import Step
 from samite.errors import InputError, PlacementError, SamiteError
-from samite.frontend import Capture, StateTree, capture
+from samite.frontend import Capture, StateTree, Trees, capture
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.constrain import Placements
@@ -34,12 +34,12 @@ class Compiled:
         functools.update_wrapper(self, fn, updated=())
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.fn, self.mesh, self.placements, self.mode = fn, mesh, placements, mode
+        self._trees = Trees(fn)
         self._steps: dict[Hashable, Step] = {}
         self._calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tree = StateTree.from_call(self.fn, args, kwargs)
-        key = tree.key()
+        tree, key = self._trees.of(args, kwargs)
         step = self._steps.get(key)
         if step is None:
             step = self._steps[key] = self._compile(tree)

@@ -42,8 +42,7 @@ class Step:
         arguments: list[int | torch.Tensor] = []
         new: list[int] = []  # state arguments that become handles with this call
         for index, argument in enumerate(self.built.program.arguments):
-            value = torch.tensor(seed) if argument.kind == "rng" else tree.leaves[index].get()
-            assert value is not None
+            value = torch.tensor(seed) if argument.kind == "rng" else _current(tree, index)
             remote = value.remote if isinstance(value, Tensor) and value.is_base_on(self.session) else None
             if remote is None and argument.kind == "state":
                 remote = self._adopt(value, argument)
@@ -104,3 +103,12 @@ class Step:
         current = leaf.get()
         if remote is not None and not (isinstance(current, Tensor) and current.remote is remote):
             leaf.set(Tensor(remote))
+
+
+def _current(tree: StateTree, index: int) -> torch.Tensor:
+    """The tensor of a leaf. What the tree remembers is current, but for what may change while the structure stays."""
+    if tree.leaves[index].role not in ("gradient", "scalar"):
+        return tree.tensors[index]
+    value = tree.leaves[index].get()
+    assert value is not None, "a tree has the leaves that are there"
+    return value

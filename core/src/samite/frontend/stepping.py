@@ -24,6 +24,7 @@ from samite.frontend.random_ops import RandomOps
 from samite.frontend.source import Recorder
 from samite.frontend.standins import StandIns
 from samite.frontend.state import StateTree
+from samite.frontend.updates import fused_updates
 
 __all__ = ["Step"]
 
@@ -89,7 +90,7 @@ class Step:
     def _optimizing(self) -> Iterator[None]:
         """While an optimizer steps, its ops are the update, and it takes the branches that read no data."""
         compiling = mock.patch.object(torch.compiler, "_is_compiling_flag", True)
-        with compiling, mock.patch.object(self.recorder, "updating", True):
+        with compiling, fused_updates(), mock.patch.object(self.recorder, "updating", True):
             yield
 
     def _outputs(self, returned: Any) -> Iterator[Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from samite.hal.program import Program
+from samite.ir.adam import adam_into
 from samite.runtime.interpreter import Expression, Writer
 
 __all__ = ["FRESH", "OUT", "plan"]
@@ -72,6 +73,9 @@ def plan(module: fx.GraphModule, program: Program) -> Rewritten:
     spares = _spares(nodes, program)
     rewritten: Rewritten = {}
     for position, node in enumerate(nodes):
+        if (places := _adam_places(node, spares)) is not None:
+            rewritten[node] = _adam_into(node, places)
+            continue
         if node.op != "call_function" or (name := _name(node)) not in OUT:
             continue
         if node in spares:
@@ -167,6 +171,21 @@ def _into(node: fx.Node, overload: str, target: fx.Node | Expression) -> Callabl
         elif argument.name in named:
             arguments.append(named[argument.name])
     return lambda writer: writer.apply(out, arguments, keywords)
+
+
+def _adam_places(node: fx.Node, spares: Mapping[fx.Node, int]) -> list[int] | None:
+    """The states that the results of a `samite::adam` replace, if all three replace some."""
+    if node.target is not torch.ops.samite.adam.default:
+        return None
+    places = {user.args[1]: spares[user] for user in node.users if user in spares}
+    return [places[i] for i in range(3)] if len(places) == 3 else None
+
+
+def _adam_into(node: fx.Node, places: list[int]) -> Callable[[Writer], str]:
+    into = ", ".join(f"spare({place})" for place in places)
+    return lambda writer: (
+        f"{writer.constant(adam_into, 'adam_into')}(({into}), {', '.join(map(writer.literal, node.args))})"
+    )
 
 
 def _name(node: fx.Node) -> str:

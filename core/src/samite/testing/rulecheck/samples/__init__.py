@@ -15,10 +15,19 @@ __all__ = ["all_samples"]
 @cache
 def all_samples() -> dict[str, list[Sample]]:
     """By op."""
-    from samite.testing.rulecheck.samples import creation, elementwise, indexing, matmul, networks, reductions, views
+    from samite.testing.rulecheck.samples import (
+        creation,
+        elementwise,
+        indexing,
+        matmul,
+        networks,
+        optimizers,
+        reductions,
+        views,
+    )
 
     found: dict[str, list[Sample]] = {}
-    for family in (elementwise, matmul, reductions, views, indexing, networks, creation):
+    for family in (elementwise, matmul, reductions, views, indexing, networks, creation, optimizers):
         for sample in family.samples():
             found.setdefault(sample.op, []).append(sample)
     return found
