@@ -67,4 +67,4 @@ def _first(x: torch.Tensor, k: int, dim: int, largest: bool, stable: bool) -> Fo
         values, places = x.topk(k, dim, largest)
         return values, places
     values, places = x.sort(dim=dim, descending=largest, stable=True)
-    return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+    return values.narrow(dim, 0, k).contiguous(), places.narrow(dim, 0, k).contiguous()

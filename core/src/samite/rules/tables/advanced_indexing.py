@@ -34,16 +34,24 @@ def index_text(op: Op) -> str:
 
 
 def index_put_text(op: Op) -> str:
-    """Where values are added up, indices may be anywhere; else the last one in order wins, and all must be known."""
+    """Where values are added up, one for each index, indices may be anywhere; else the last one in order wins, so all
+    must be known, and only the dims beside them are free. Values broadcast over the selection."""
     operand, selected = dims(op)
-    values = op.operands[-1].shape
     indices = torch.broadcast_shapes(*(t.shape for t in op.operands[1:-1]))
     sizes = dict(zip(operand, op.operands[0].shape, strict=True))
-    full = [n for d in selected for n in (indices if d == "*i" else [sizes[d]])]
-    if not op.literals.get("accumulate") or list(values) != full:
-        whole = " ".join(d.upper() for d in operand)
-        return f"{whole}, [*I], {' '.join(f'V{i}' for i in range(len(values))) or '.'} -> {whole}"
-    return f"{' '.join(operand)}, [*i], {' '.join(selected)} -> {' '.join(operand)}"
+    full = [(d, n) for d in selected for n in (indices if d == "*i" else [sizes[d]])]
+    values = op.operands[-1].shape
+    given = list(zip(full[len(full) - len(values) :], values, strict=True))
+    each = len(values) == len(full) and all(n == m for (d, n), m in given if d == "*i")
+    if op.literals.get("accumulate") and each:
+        term = ["*i" if d == "*i" else d if n == m else "1" for (d, n), m in given]
+        at = term.index("*i")
+        term = [*term[:at], "*i", *(d for d in term[at:] if d != "*i")]
+    else:
+        operand = [d.upper() if d[0] == "k" else d for d in operand]
+        term = [f"V{i}" if d == "*i" else d if n == m else "1" for i, ((d, n), m) in enumerate(given)]
+    indexed = "*i" if "*i" in term else "*I"
+    return f"{' '.join(operand)}, [{indexed}], {' '.join(term) or '.'} -> {' '.join(operand)}"
 
 
 def local_indices(s: Shards, indices: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor | None]:

@@ -7,9 +7,9 @@ from samite.rules.language import rule
 
 UNARY = """
     abs acos acosh asin asinh atan atanh bitwise_not ceil celu cos cosh deg2rad digamma elu erf erfc erfinv exp exp2
-    expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 isinf isnan leaky_relu lgamma log log10 log1p
-    log2 logical_not logit mish nan_to_num reciprocal relu relu6 round round.decimals rsqrt selu sgn sigmoid sign
-    signbit silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc
+    expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh isinf isnan leaky_relu lgamma log log10 log1p
+    log2 logical_not logit mish nan_to_num polygamma reciprocal relu relu6 round round.decimals rsqrt selu sgn sigmoid
+    sign signbit silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc
     add.Scalar sub.Scalar rsub.Scalar pow.Scalar pow.Tensor_Scalar fmod.Scalar remainder.Scalar floor_divide.Scalar
     div.Scalar_mode clamp clamp_max clamp_min bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
     eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar fill.Scalar xlogy.Scalar_Other

@@ -145,7 +145,7 @@ def scatter(s: Shards, x: torch.Tensor, index: torch.Tensor, src: Any = None, **
     position, mine = s.local_index("d", index)
     rows = x.shape[dim]
     grown = torch.cat([x, torch.zeros_like(x.narrow(dim, 0, 1))], dim)
-    return put(grown, torch.where(mine, position, rows)).narrow(dim, 0, rows)
+    return put(grown, torch.where(mine, position, rows)).narrow(dim, 0, rows).contiguous()
 
 
 def scatter_add(s: Shards, x: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, dim: int) -> torch.Tensor:

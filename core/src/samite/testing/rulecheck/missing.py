@@ -20,7 +20,7 @@ def works_locally(
     op: Op,
     call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
     operands: Sequence[torch.Tensor],
-    expected: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor | None],
     have: Sequence[Layout],
     mesh: Mesh,
     generator: torch.Generator,
@@ -37,7 +37,7 @@ def works_locally(
     except (RuntimeError, IndexError, ValueError):  # shapes that the op refuses
         return None
     found = [
-        _layout(type_, [rank[i] for rank in ranks], whole, mesh)
+        Layout(()) if whole is None else _layout(type_, [rank[i] for rank in ranks], whole, mesh)
         for i, (type_, whole) in enumerate(zip(op.results, expected, strict=True))
     ]
     return tuple(layout for layout in found if layout is not None) if None not in found else None

@@ -87,13 +87,21 @@ def bools(*shape: int) -> Fill:
 class Sample:
     """A call of the op named `op` ("aten.mm"). Arguments are `Fill`s, lists of them, and literals.
 
-    `compare` is False where the op's values are undefined (`empty`): only shapes are checked then.
+    `compare` is False where the op's values are undefined (`empty`): only shapes are checked then. `trusting` marks
+    kernels that do not check indices, so they are never tried on shards that a rule does not allow. `gradient` is False
+    where torch has no derivative, or one that no program can have (`_backward` ops are taken to have none).
     """
 
     op: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     compare: bool = True
+    trusting: bool = False
+    gradient: bool = True
+
+    def __post_init__(self) -> None:
+        if "_backward" in self.op or not self.compare:
+            object.__setattr__(self, "gradient", False)
 
     def __str__(self) -> str:
         words = [_spell(a) for a in self.args] + [f"{k}={_spell(v)}" for k, v in self.kwargs.items()]

@@ -17,7 +17,7 @@ INTEGERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_
 # Where an op is undefined beyond an interval, and where it needs further arguments.
 DOMAIN = {
     **dict.fromkeys(("acos", "asin", "atanh", "erfinv"), (-0.9, 0.9)),
-    **dict.fromkeys(("acosh", "log", "log10", "log2", "lgamma", "digamma"), (1.1, 3.0)),
+    **dict.fromkeys(("acosh", "log", "log10", "log2", "lgamma", "digamma", "polygamma"), (1.1, 3.0)),
     **dict.fromkeys(("log1p", "sqrt", "rsqrt", "reciprocal", "pow.Tensor_Scalar", "pow.Tensor_Tensor"), (0.2, 3.0)),
     **dict.fromkeys(("logit", "logit_backward", "xlogy.Tensor", "xlogy.Scalar_Other"), (0.1, 0.9)),
 }
@@ -27,6 +27,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "clamp_min": (-0.5,),
     "div.Scalar_mode": (0.7,),
     "fill.Scalar": (3.0,),
+    "polygamma": (1,),
     "round.decimals": (),
     "threshold": (0.1, 0.5),
 }
@@ -35,6 +36,8 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "div.Tensor_mode": {"rounding_mode": "trunc"},
     "round.decimals": {"decimals": 1},
 }
+# The gradient of sgn is one of torch's zero tensors without memory.
+NO_GRADIENT = ("floor_divide", "floor_divide.Scalar", "heaviside", "nextafter", "sgn")
 BACKWARD_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "elu_backward": (1.0, 1.0, 1.0, False),
     "hardtanh_backward": (-1.0, 1.0),
@@ -67,9 +70,10 @@ def unary() -> Iterator[Sample]:
     for name in (UNARY + LINEAR_UNARY).split():
         for shape in SHAPES:
             # These take the number first.
-            first = name in ("pow.Scalar",)
+            first = name in ("pow.Scalar", "polygamma")
             tensor, rest = operand(name, *shape), scalar(name)
-            yield Sample(f"aten.{name}", (*rest, tensor) if first else (tensor, *rest), KEYWORDS.get(name, {}))
+            args = (*rest, tensor) if first else (tensor, *rest)
+            yield Sample(f"aten.{name}", args, KEYWORDS.get(name, {}), gradient=name not in NO_GRADIENT)
     for name in ("add.Scalar", "mul.Scalar", "rsub.Scalar", "div.Scalar", "neg", "abs", "remainder.Scalar"):
         yield Sample(f"aten.{name}", (ints(7, 4), *((3,) if "Scalar" in name else ())))
     for name in ("logical_not", "bitwise_not", "clone"):
@@ -82,7 +86,7 @@ def binary() -> Iterator[Sample]:
             continue
         for left, right in (((7, 4), (7, 4)), ((7, 1), (4,)), ((3, 6), (1, 6)), ((4,), ())):
             operands = (operand(name, *left), operand(name, *right))
-            yield Sample(f"aten.{name}", operands, KEYWORDS.get(name, {}))
+            yield Sample(f"aten.{name}", operands, KEYWORDS.get(name, {}), gradient=name not in NO_GRADIENT)
     for name in QUOTIENTS.split():  # a divisor of 0 in padding would raise
         yield Sample(f"aten.{name}", (ints(7, 4), ints(7, 4, low=1)), KEYWORDS.get(name, {}))
         yield Sample(f"aten.{name}", (ints(7, 4), ints(4, low=1)), KEYWORDS.get(name, {}))
@@ -134,9 +138,9 @@ def chosen() -> Iterator[Sample]:
     yield Sample("aten.masked_fill.Tensor", (floats(7, 4), bools(4), floats()))
     yield Sample("aten.fill.Tensor", (floats(7, 4), floats()))
     yield Sample("aten.zero", (floats(7, 4),))
-    yield Sample("aten.copy", (floats(7, 4), floats(4)))
-    yield Sample("aten.copy", (floats(7, 4), floats(7, 1, dtype=torch.float32)))
-    yield Sample("aten.copy", (floats(7, 4, dtype=torch.float32), floats(7, 4)))
+    double, single = floats(7, 4), floats(7, 4, dtype=torch.float32)
+    for target, source in ((double, floats(4)), (double, floats(7, 1, dtype=torch.float32)), (single, double)):
+        yield Sample("aten.copy", (target, source), gradient=False)
 
 
 def casts() -> Iterator[Sample]:
@@ -151,7 +155,7 @@ def casts() -> Iterator[Sample]:
     )
     for tensor, dtype in pairs:
         yield Sample("aten._to_copy", (tensor,), {"dtype": dtype})
-        yield Sample("prims.convert_element_type", (tensor, dtype))
+        yield Sample("prims.convert_element_type", (tensor, dtype), gradient=False)
 
 
 def several() -> Iterator[Sample]:

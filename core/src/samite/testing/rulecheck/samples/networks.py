@@ -56,9 +56,10 @@ def pooled() -> Iterator[Sample]:
             yield Sample(
                 f"aten.max_pool{name}_with_indices_backward",
                 (grad, x, *geometry, [0] * d, [1] * d, False, indices),
+                trusting=True,
             )
             yield Sample(f"aten.adaptive_max_pool{name}", (x, half))
-            yield Sample(f"aten.adaptive_max_pool{name}_backward", (grad, x, indices))
+            yield Sample(f"aten.adaptive_max_pool{name}_backward", (grad, x, indices), trusting=True)
             yield Sample(f"aten.avg_pool{name}", (x, *geometry))
             yield Sample(f"aten.avg_pool{name}_backward", (grad, x, *geometry, [0] * d, False, True, None))
             yield Sample(f"aten._adaptive_avg_pool{name}", (x, [1] * d))
