@@ -141,7 +141,7 @@ def sample(model: nn.Module, prompt: str, length: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train a character-level GPT over a mesh of four processes.")
-    parser.add_argument("--steps", type=int, default=250, help="steps on the mesh (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="steps on the mesh (default: %(default)s)")
     parser.add_argument("--compared", type=int, default=50, help="of them on one device too (default: %(default)s)")
     parser.add_argument("--engine", help='"local", "lockstep", ... (default: as configured)')
     options = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ class _Commands(TyperGroup):
 
     Contexts are Any: whether they are Click's or typer's own depends on typer's version.
     """
+
+    _debug = False
 
     def list_commands(self, ctx: Any) -> list[str]:
         from samite.cli.extensions import plugin_commands
@@ -42,16 +45,20 @@ class _Commands(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
+        self._debug = bool(ctx.params["debug"])
+        return super().invoke(ctx)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         """An error of Samite is a message for the user; its traceback is shown to those who ask."""
         try:
-            return super().invoke(ctx)
+            return super().main(*args, **kwargs)
         except SamiteError as error:
-            if ctx.params["debug"]:
+            if self._debug:
                 raise
             from samite.cli.messages import show_error
 
             show_error(error)
-            raise typer.Exit(1) from None
+            sys.exit(1)
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")

@@ -1,7 +1,7 @@
 """Which collectives a tensor owes its layout to: the ones its gradient or new value came through, or its use needs.
 
-A value is followed through ops that move or add elements, and through the arithmetic of the optimizer; an op that
-computes something new (a matmul, a norm) ends the way. So a weight's gradient is found to come from one all_reduce
+A value is followed through ops that move, add or scale elements, and through the arithmetic of the optimizer; an op
+that computes something new (a matmul, a norm) ends the way. So a weight's gradient is found to come from one all_reduce
 over "dp", even inside a bucket with others, and not from those that the activations went through before.
 """
 
@@ -17,7 +17,7 @@ _MOVES = (
     *("aten.expand", "aten.slice.Tensor", "aten.select.int", "aten.clone", "aten._to_copy"),
     *("aten.split_with_sizes", "aten.cat", "dist.shard"),
 )
-_ADDS = (
+_LINEAR = (
     *("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.where.self"),
     *("aten.mul.Scalar", "aten.div.Scalar", "aten.neg"),
 )
@@ -80,7 +80,7 @@ class Provenance:
         if is_collective(node) or node.op.name in _MOVES:
             bucket = node.op.name == "aten.cat" and 0 <= part < len(node.operands)
             return [node.operands[part]] if bucket else list(node.operands)
-        if node.op.name in _ADDS or node.source.phase == "update":
+        if node.op.name in _LINEAR or node.source.phase == "update":
             shape = self.graph.types[value].shape
             return [operand for operand in node.operands if self.graph.types[operand].shape == shape]
         return []

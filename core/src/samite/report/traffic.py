@@ -19,8 +19,8 @@ class CollectiveRow:
     """`count` collectives of one line that are alike. `nbytes` is what a rank receives in one of them.
 
     `line` is the user's ("train.py:41"); `phase` is "forward", "backward" or "update". `shape` and `dtype` are of the
-    local operand. What travels in it, by name: `updates` is state whose gradient or new value does, `uses` is state that
-    is brought together to be computed with, `results` are outputs. All are empty for activations.
+    local operand. What travels in it, by name: `updates` is state whose gradient or new value does, `uses` is state
+    that is brought together to be computed with, `results` are outputs. All are empty for activations.
     """
 
     verb: str
