@@ -44,7 +44,7 @@ types: $(DEV_STAMP) ## static types
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 layers: $(DEV_STAMP) ## which module may import which
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 # One thread a process: the workers of a test are the parallelism, and a second pool would fight for their cores.
 pytest: $(DEV_STAMP) ## the tests, without lint
