@@ -7,6 +7,7 @@ is what the last complete step left, and `restart` goes on from there.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -31,6 +32,8 @@ from samite.runtime.dispatch import Dispatch
 from samite.runtime.sharding import assemble, fill
 
 __all__ = ["Local", "LocalWorkers", "Plugin", "StepFuture"]
+
+log = logging.getLogger("samite")
 
 UNDER_WAY = 2  # steps; inputs have as many places
 OPTIONS = ("shared_memory", "threads_per_worker", "timeout_s", "worker_imports")
@@ -179,6 +182,7 @@ class LocalWorkers:
             self._check_usable()
             if self._failure is None:
                 return
+            log.warning("%s: starting workers again, from the last complete step", self.mesh)
             self._generation += 1
             self._crew = Crew(self.mesh, self._generation, self._committed, **self._settings)
             self._present[:] = [self._crew]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from samite.errors import MeshError, WorkerError
+from samite.errors import MeshError, OutOfMemory, WorkerError
 from samite.hal.engine import Future, Workers
 from samite.hal.program import Program
 from samite.layout import Layout
@@ -20,8 +19,6 @@ from samite.mesh import Mesh
 from samite.plugins import engine
 
 __all__ = ["Session", "session_of"]
-
-log = logging.getLogger("samite")
 
 _sessions: dict[Mesh, Session] = {}
 
@@ -58,7 +55,6 @@ class Session:
             self._workers = made.start(self.mesh, dict(self.mesh.options))
             self.generation += 1
         if self._failed:
-            log.warning("%s: restarting workers from the last complete step", self.mesh)
             self._workers.restart()
             self._failed = False
         return self._workers
@@ -113,7 +109,7 @@ class Session:
     def _noting_failure(self) -> Iterator[None]:
         try:
             yield
-        except WorkerError:
+        except (WorkerError, OutOfMemory):  # the engine knows whether its workers live, and restarts them only if not
             self._failed = True
             raise
 
