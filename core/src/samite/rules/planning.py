@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from samite.layout import Dim, Factor, Layout, axes_of, canonical, identity, plan, regroup, without
@@ -70,21 +71,51 @@ def _plans(
     bound: Bound, have: Sequence[Layout], mesh: Mapping[str, int], wish: Sequence[Layout | None]
 ) -> Iterator[OpPlan]:
     if bound.rule.view is not None:
-        yield _plan_view(bound, have[0], mesh, wish[0] if wish else None)
+        yield from _view_plans(bound.rule.view(bound.op), have[0], mesh, wish[0] if wish else None)
         return
     for granted in grants(bound, have, mesh, wish):
         for owed in owed_choices(bound, have, granted, mesh):
             yield _assemble(bound, granted, owed, mesh)
 
 
-def _plan_view(bound: Bound, source: Layout, mesh: Mapping[str, int], wish: Layout | None) -> OpPlan:
-    assert bound.rule.view is not None
+def _view_plans(
+    sizes: tuple[int, ...], source: Layout, mesh: Mapping[str, int], wish: Layout | None
+) -> Iterator[OpPlan]:
     if not source.axes and wish is not None and wish.axes:  # a replicated operand can take the wish for free
         dims = without(regroup(wish.dims, source.shape, mesh)[1], source.owed)
         source = Layout(tuple(canonical(dim, mesh) for dim in dims), source.kind, source.owed)
-    need, result = regroup(source.dims, bound.rule.view(bound.op), mesh)
-    made = [Layout(dims, source.kind, source.owed).canonical(mesh) for dims in (need, result)]
-    return OpPlan((made[0],), (made[1],), {})
+    need, result = regroup(source.dims, sizes, mesh)
+
+    def made(need: Sequence[Dim], result: Sequence[Dim]) -> OpPlan:
+        layouts = [Layout(tuple(dims), source.kind, source.owed).canonical(mesh) for dims in (need, result)]
+        return OpPlan((layouts[0],), (layouts[1],), {})
+
+    yield made(need, result)
+    moved = _with_lost_axes(source, need, result, mesh)
+    if moved is not None:
+        yield made(regroup(moved, source.shape, mesh)[1], moved)
+
+
+def _with_lost_axes(
+    source: Layout, need: Sequence[Dim], result: Sequence[Dim], mesh: Mapping[str, int]
+) -> list[Dim] | None:
+    """The result of a view with the axes that it makes the operand lose on a later dim of those that the axis' dim
+    becomes, where they split one evenly: a fused qkv viewed as (3, heads, width) can be split by heads. None if no axis
+    is lost, or one finds no place."""
+    found = list(result)
+    ends = [prod(f.size for dim in found[: i + 1] for f in dim) for i in range(len(found))]
+    for i, (before, after) in enumerate(zip(source.dims, need, strict=True)):
+        start = prod(source.shape[:i])
+        inside = [j for j, end in enumerate(ends) if start < end <= start * source.shape[i]]
+        for axis in axes_of(before):
+            if axis in axes_of(after):
+                continue
+            fits = (j for j in inside if not axes_of(found[j]) and ends[j] and found[j][0].size % mesh[axis] == 0)
+            place = next((j for j in fits if len(found[j]) == 1), None)
+            if place is None:
+                return None
+            found[place] = (Factor(found[place][0].size, (axis,)),)
+    return found if found != list(result) else None
 
 
 def _assemble(bound: Bound, granted: Granted, owed: Sequence[frozenset[str]], mesh: Mapping[str, int]) -> OpPlan:
