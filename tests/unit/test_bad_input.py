@@ -92,6 +92,14 @@ def test_another_batch_size_is_another_program() -> None:
         torch.testing.assert_close(run(model, x).clone(), model(x).detach())
 
 
+def test_a_call_that_compiles_every_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    mesh = samite.mesh("cpu", engine="lockstep", dp=2)
+    run = samite.compile(lambda x, k: x * k, mesh=mesh, placements={"x": {"dp": Shard(0)}})
+    for k in range(9):
+        assert run(torch.ones(4), k).tolist() == [k] * 4
+    assert "compiling program number 9" in caplog.text
+
+
 def test_a_tensor_on_another_device() -> None:
     with pytest.raises(InputError, match=r"x is on meta.*computes on the cpu"):
         compiled({})(nn.Linear(4, 4), torch.randn(4, 4, device="meta"))

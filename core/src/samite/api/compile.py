@@ -26,6 +26,9 @@ log = logging.getLogger("samite")
 
 Function = Callable[..., Any]
 
+MANY = 8
+"""Programs of one function from which on another is worth a warning: every call may be compiling."""
+
 
 class Compiled:
     """A compiled function. Call it as the original; `lower` shows the program of a call without running it."""
@@ -51,7 +54,14 @@ class Compiled:
         return self._lower(StateTree.from_call(self.fn, args, kwargs), keep_text)
 
     def _compile(self, tree: StateTree) -> Step:
-        if self._steps:
+        if len(self._steps) >= MANY:
+            log.warning(
+                "%s: compiling program number %d: calls differ in shapes, in Python values, or in hyper-parameters other "
+                "than the learning rate (a scheduler that cycles momentum?)",
+                self.name,
+                len(self._steps) + 1,
+            )
+        elif self._steps:
             log.info("%s: compiling again, the call has another structure", self.name)
         elif not self.placements and self.mesh.size > 1:
             log.warning("%s: no placements are given, so each rank of %s computes everything", self.name, self.mesh)
