@@ -56,8 +56,8 @@ class Compiled:
     def _compile(self, tree: StateTree) -> Step:
         if len(self._steps) >= MANY:
             log.warning(
-                "%s: compiling program number %d: calls differ in shapes, in Python values, or in hyper-parameters other "
-                "than the learning rate (a scheduler that cycles momentum?)",
+                "%s: compiling program number %d: calls differ in shapes, in Python values, or in hyper-parameters "
+                "other than the learning rate (a scheduler that cycles momentum?)",
                 self.name,
                 len(self._steps) + 1,
             )
