@@ -206,8 +206,8 @@ class Worker:
 
 
 def _keep_memory() -> None:
-    """Has glibc keep what is freed. By default it gives blocks above 32 MB back to the kernel at once, and the next step
-    faults every page in again (a step over 64 MB tensors takes 77 ms then, and 29 ms so)."""
+    """Has glibc keep what is freed. By default it gives blocks above 32 MB back to the kernel at once, and the next
+    step faults every page in again (a step over 64 MB tensors takes 77 ms then, and 29 ms so)."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         # Older versions take no more than 32 MB, and say so.
