@@ -10,6 +10,7 @@ result term serves all results of an op that returns a list. The options are fie
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,8 +144,7 @@ def rule(op: str, text: str | Callable[[Op], str] = "", /, **options: Any) -> Ru
 
 def rules() -> Mapping[str, Rule]:
     """All rules by the full name of their op ("aten.mm")."""
-    import samite.rules.tables  # noqa: F401  (the tables register themselves)
-
+    importlib.import_module("samite.rules.tables")  # the tables register themselves
     return _rules
 
 

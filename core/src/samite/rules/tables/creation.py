@@ -12,11 +12,13 @@ from samite.rules.language import rule
 from samite.rules.shards import Shards
 
 
-def constant(value: float | None = None) -> Callable[..., torch.Tensor]:
-    """`full` of the local shape."""
+def full(s: Shards, *, fill_value: float, **_: Any) -> torch.Tensor:
+    return torch.full(s.result_shape(), fill_value, dtype=s.dtype())
 
-    def make(s: Shards, *, fill_value: float | None = None, **_: Any) -> torch.Tensor:
-        return torch.full(s.result_shape(), fill_value if value is None else value, dtype=s.dtype())
+
+def constant(value: float) -> Callable[..., torch.Tensor]:
+    def make(s: Shards, **_: Any) -> torch.Tensor:
+        return torch.full(s.result_shape(), value, dtype=s.dtype())
 
     return make
 
@@ -46,7 +48,7 @@ def literal(op: Op) -> str:
     return " -> " + (" ".join(f"D{i}" for i in range(len(op.results[0].shape))) or ".")
 
 
-rule("full", " -> *a", indexes="a", local=constant())
+rule("full", " -> *a", indexes="a", local=full)
 rule("zeros", " -> *a", indexes="a", local=constant(0))
 rule("ones", " -> *a", indexes="a", local=constant(1))
 rule("empty.memory_format", " -> *a", indexes="a", local=empty)

@@ -92,7 +92,7 @@ class _Trial:
         self.op = one_op(sample.op, self.args, self.kwargs)
         self.bound = bind(self.op)
         self.operands = tensors_of(self.args, self.kwargs)
-        self.expected = self.call(self.operands)
+        self.expected: list[torch.Tensor | None] = [*self.call(self.operands)]
         self.checked = report.ops.setdefault(sample.op, OpChecked(str(self.bound.rule)))
 
     def call(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

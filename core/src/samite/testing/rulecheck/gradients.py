@@ -62,7 +62,7 @@ def gradient_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], generator:
     def outputs(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         given = iter(values)
         result = overload(op)(*replace_tensors(args, given), **replace_tensors(kwargs, given))
-        return [y for y in (result if isinstance(result, (tuple, list)) else [result]) if y is not None]
+        return list(result) if isinstance(result, (tuple, list)) else [result]
 
     def differentiable(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [y for y in outputs(values) if y.requires_grad]

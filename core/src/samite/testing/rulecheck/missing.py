@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from samite.errors import VerifyError
+from samite.ir.context import TensorType
 from samite.ir.graph import Op
 from samite.layout import Factor, Layout
 from samite.mesh import Mesh
@@ -43,7 +44,7 @@ def works_locally(
     return tuple(layout for layout in found if layout is not None) if None not in found else None
 
 
-def _layout(type, locals_: Sequence[torch.Tensor], whole: torch.Tensor, mesh: Mesh) -> Layout | None:
+def _layout(type: TensorType, locals_: Sequence[torch.Tensor], whole: torch.Tensor, mesh: Mesh) -> Layout | None:
     """How these buffers lie if they are shards, replicas or terms of `whole`."""
     for layout in layouts_of(type, mesh):
         if layout.padded(mesh) or any(x.shape != layout.local_shape(mesh) or x.dtype != whole.dtype for x in locals_):

@@ -164,9 +164,9 @@ def one_op(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Op:
             return [put(v) for v in value] if isinstance(value, (list, tuple)) else value
 
         put_args, put_kwargs = tuple(put(a) for a in args), {k: put(v) for k, v in kwargs.items()}
-        fakes: Any = torch.fx.node.map_arg((put_args, put_kwargs), lambda node: node.meta["val"])
+        fakes = iter([node.meta["val"] for node in graph.nodes])
         node = graph.call_function(target, put_args, put_kwargs)
-        node.meta["val"] = result = target(*fakes[0], **fakes[1])
+        node.meta["val"] = result = target(*replace_tensors(args, fakes), **replace_tensors(kwargs, fakes))
         parts = [node]
         if isinstance(result, (list, tuple)):
             parts = [graph.call_function(operator.getitem, (node, i)) for i in range(len(result))]
