@@ -43,9 +43,10 @@ _call = Sequenced._call
 
 
 def _own_way(self: Sequenced, verb: str, x: torch.Tensor, axes: tuple[str, ...], *arguments: object) -> torch.Tensor:
-    if self._inner._rank == 1 and x.numel() in (SKIPPED, LAST):
+    rank = getattr(self._inner, "_rank", 0)
+    if rank == 1 and x.numel() in (SKIPPED, LAST):
         return x.clone()
-    if self._inner._rank == 1 and x.numel() == ALTERED:
+    if rank == 1 and x.numel() == ALTERED:
         return _call(self, "all_reduce", x.clone(), axes, "max")
     return _call(self, verb, x, axes, *arguments)
 

@@ -180,10 +180,11 @@ class Transactions(RuleBasedStateMachine):
             return
         self.before.append(dict(self.now))
         replaced = [number for number in chosen - new if number in self.now]
-        places = [self.buffers.reserve(number) for number in replaced]
+        flipped = [self.buffers[number] for number in replaced]
+        places = [self.buffers.reserve(buffer) for buffer in flipped]
         made = [(number, self.made()) for number in new]
         self.steps += 1
-        self.buffers.open(self.steps, replaced, made)
+        self.buffers.open(self.steps, flipped, made)
         for number, place in zip(replaced, places, strict=True):
             self.value += 1
             self.late.append((place, self.value))

@@ -75,19 +75,16 @@ class Buffers:
                     else:
                         self.arena.release(location)
 
-    def reserve(self, number: int) -> Location:
+    def reserve(self, buffer: Buffer) -> Location:
         """Where the next value of a buffer goes. Raises OutOfMemory, and then changes nothing."""
-        buffer = self[number]
         if buffer.spare is None:
             buffer.spare = self.arena.allocate(buffer.current.stride)
         return buffer.spare
 
-    def open(self, step: int, replaced: list[int], made: list[tuple[int, Buffer]]) -> None:
+    def open(self, step: int, replaced: list[Buffer], made: list[tuple[int, Buffer]]) -> None:
         """A step is under way that replaces some buffers (all reserved for) and makes others."""
-        opened = _Step()
-        for number in replaced:
-            buffer = self._held[number]
-            opened.flipped.append((buffer, buffer.step))
+        opened = _Step([(buffer, buffer.step) for buffer in replaced])
+        for buffer in replaced:
             _flip(buffer, step)
         for number, buffer in made:
             opened.made.append((number, buffer, self._held.get(number)))

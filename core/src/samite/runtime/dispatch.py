@@ -32,7 +32,7 @@ class Call:
     """One step ready to go: what to tell the workers, and what becomes of buffers."""
 
     messages: list[tuple[Any, ...]]
-    replaced: list[int]
+    replaced: list[Buffer]
     made: list[tuple[int, Buffer]]
 
 
@@ -61,7 +61,7 @@ class Dispatch:
         self._replaced = [(i, result.alias) for i, result in enumerate(program.results) if result.alias >= 0]
         self._inputs: dict[tuple[int, int], _Place] = {}
         self._places = places
-        self._frames: dict[Frame, int] = {}
+        self._frames: dict[tuple[int, ...], tuple[int, Frame]] = {}
 
     def forget(self) -> None:
         """New workers know no frames."""
@@ -76,30 +76,31 @@ class Dispatch:
                 f'"{self.program.name}" takes {len(self.program.arguments)} arguments and gives '
                 f"{len(self.program.results)} results, have {len(arguments)} and {len(results)}"
             )
-        here = [
-            self._buffer(buffers, index, given) if isinstance(given, int) else self._input(buffers, index, given, step)
-            for index, given in enumerate(arguments)
-        ]
+        held: list[Buffer | None] = [None] * len(arguments)
+        here: list[Location] = []
+        for index, given in enumerate(arguments):
+            if isinstance(given, int):
+                buffer = held[index] = buffers[given]
+                if buffer.layout is not self._layouts[index] or buffer.dtype is not self._dtypes[index]:
+                    check_layout(self.program.arguments[index], buffer.layout, buffer.dtype)
+                here.append(buffer.current)
+            else:
+                here.append(self._input(buffers, index, given, step))
         there: list[Location | None] = [None] * len(here)
-        replaced: list[int] = []
+        replaced: list[Buffer] = []
         for index, alias in self._replaced:
-            if results[index] != arguments[alias]:
+            buffer = held[alias]
+            if buffer is None or results[index] != arguments[alias]:
                 raise InputError(
                     f'result "{self.program.results[index].name}" replaces '
                     f'"{self.program.arguments[alias].name}": both are one buffer'
                 )
-            replaced.append(results[index])
-            there[alias] = buffers.reserve(results[index])
+            replaced.append(buffer)
+            there[alias] = buffer.spare or buffers.reserve(buffer)
         made = self._new_buffers(buffers, results)
-        frame, messages = self._frame(Frame(tuple(here), tuple(there)))
+        frame, messages = self._frame(here, there)
         messages.append(("run", self.number, frame, step, tuple(buffer.current for _, buffer in made)))
         return Call(messages, replaced, made)
-
-    def _buffer(self, buffers: Buffers, index: int, number: int) -> Location:
-        buffer = buffers[number]
-        if buffer.layout is not self._layouts[index] or buffer.dtype is not self._dtypes[index]:
-            check_layout(self.program.arguments[index], buffer.layout, buffer.dtype)
-        return buffer.current
 
     def _input(self, buffers: Buffers, index: int, value: torch.Tensor, step: int) -> Location:
         argument = self.program.arguments[index]
@@ -134,12 +135,15 @@ class Dispatch:
             raise
         return made
 
-    def _frame(self, frame: Frame) -> tuple[int, list[tuple[Any, ...]]]:
+    def _frame(self, here: list[Location], there: list[Location | None]) -> tuple[int, list[tuple[Any, ...]]]:
         """The number of a frame, and the message that tells it to the workers if they do not know it."""
-        if (number := self._frames.get(frame)) is not None:
-            return number, []
+        # By identity, which is quick to compare: a location that a remembered frame holds is no other's.
+        key = (*map(id, here), *map(id, there))
+        if (known := self._frames.get(key)) is not None:
+            return known[0], []
         number = len(self._frames)
         if number == FRAMES:  # the oldest makes room
-            number = self._frames.pop(next(iter(self._frames)))
-        self._frames[frame] = number
+            number, _ = self._frames.pop(next(iter(self._frames)))
+        frame = Frame(tuple(here), tuple(there))
+        self._frames[key] = number, frame
         return number, [("frame", self.number, number, frame)]

@@ -10,7 +10,6 @@ import ctypes
 import importlib
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +18,14 @@ import torch
 
 from samite import plugins
 from samite.errors import UnsupportedOp
-from samite.hal.driver import Bound, Device, Driver, Executable, Group, StateSlot
+from samite.hal.driver import Bound, Device, Driver, Executable, Group
 from samite.hal.program import Program
 from samite.hal.shared import Segment
 from samite.runtime.arena import Location, view
 from samite.runtime.board import Board, Sequenced
 from samite.runtime.channel import Channel
 from samite.runtime.messages import Assignment, Failure, Frame, Interface
+from samite.runtime.slots import Slots
 
 __all__ = ["Worker", "serve"]
 
@@ -50,51 +50,19 @@ def serve(channel: Channel) -> None:
         return
 
 
-class _Slot(StateSlot):
-    """State in shared memory: its value as of the last step, and where the next one goes."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._current, self._following = torch.empty(0), torch.empty(0)
-        self._step = 0
-
-    def point(self, current: torch.Tensor, following: torch.Tensor | None, step: int) -> None:
-        self._current, self._step = current, step
-        self._following = current if following is None else following
-
-    @property
-    def value(self) -> torch.Tensor:
-        return self._current
-
-    @value.setter
-    def value(self, new: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        memory = self.spare()
-        if new.data_ptr() != memory.data_ptr():
-            memory.copy_(new)
-        self._current = memory
-
-    def spare(self) -> torch.Tensor:
-        """Waits until every rank has ended the step before: until then its failure would still go back to the value
-        that this memory holds. A rank is rarely a whole step ahead of another, so it rarely waits."""
-        pause = 0.0
-        while self._board.done() < self._step - 1:
-            time.sleep(pause)
-            pause = min(pause + 2e-5, 1e-3)
-        return self._following
-
-
 @dataclass
 class _View:
-    """A frame as tensors: of all state arguments where it is and where it goes, and the other arguments."""
+    """A frame as tensors: where each state is and where its next value goes, and the other arguments."""
 
-    state: list[tuple[torch.Tensor, torch.Tensor | None]]
+    current: list[torch.Tensor]
+    following: list[torch.Tensor | None]
     inputs: list[torch.Tensor]
 
 
 @dataclass
 class _Loaded:
     interface: Interface
-    slots: list[_Slot]
+    slots: Slots
     bound: Bound
     plain: list[tuple[torch.dtype, tuple[int, ...]]]  # of the results that replace no state
     views: dict[int, _View] = field(default_factory=dict[int, _View])
@@ -164,8 +132,13 @@ class Worker:
         elif executable is None:
             assert given is not None, "without an artifact the program comes along"
             executable = self._driver.compile(given, [self._device()], options)
-        slots = [_Slot(self._board) for is_state in interface.state if is_state]
-        bound = executable.bind(slots, self._communicator, self.rank)
+        state = [
+            (getattr(torch, dtype), shape)
+            for (dtype, shape), is_state in zip(interface.arguments, interface.state, strict=True)
+            if is_state
+        ]
+        slots = Slots(self._board, state)
+        bound = executable.bind(slots.all, self._communicator, self.rank)
         plain = [
             (getattr(torch, dtype), shape)
             for (dtype, shape), alias in zip(interface.results, interface.alias, strict=True)
@@ -176,12 +149,13 @@ class Worker:
 
     def _frame(self, program: int, number: int, frame: Frame) -> None:
         loaded = self._programs[program]
-        seen = _View([], [])
+        seen = _View([], [], [])
         columns = zip(loaded.interface.arguments, loaded.interface.state, frame.arguments, frame.following, strict=True)
         for (dtype, shape), is_state, here, there in columns:
             current = self._view(here, getattr(torch, dtype), shape)
             if is_state:
-                seen.state.append((current, there and self._view(there, current.dtype, shape)))
+                seen.current.append(current)
+                seen.following.append(there and self._view(there, current.dtype, shape))
             else:
                 seen.inputs.append(current)
         loaded.views[number] = seen
@@ -189,8 +163,7 @@ class Worker:
     def _run(self, program: int, frame: int, step: int, results: Sequence[Location]) -> tuple[Any, ...]:
         loaded = self._programs[program]
         seen = loaded.views[frame]
-        for slot, (current, following) in zip(loaded.slots, seen.state, strict=True):
-            slot.point(current, following, step)
+        loaded.slots.point(seen.current, seen.following, step)
         outputs, event = loaded.bound.run(seen.inputs)
         event.wait()
         for output, (dtype, shape), location in zip(outputs, loaded.plain, results, strict=True):
