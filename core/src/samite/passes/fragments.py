@@ -11,7 +11,7 @@ import torch
 
 from samite.errors import RuleError, VerifyError
 from samite.ir.context import TensorType
-from samite.ir.graph import Graph, Op
+from samite.ir.graph import Argument, Constant, Graph, ListOf, Node, Op, Slot, intern_op
 from samite.ir.importer import trace
 from samite.layout import Dim, Layout, Step, identity, plan
 from samite.rules.binding import bind
@@ -113,12 +113,19 @@ def _mask_graph(factors: Dim, dim: int, fill: float, type: TensorType, mesh_item
     return trace(run, [type])
 
 
+def _view_graph(source: TensorType, target: TensorType) -> Graph:
+    """Views are many, and written down faster than traced."""
+    sizes = ListOf("!torch.list<int>", tuple(Constant.of(n) for n in target.shape))
+    op = intern_op("aten.view", (Slot(0), sizes), (source,), (target,))
+    return Graph("view", (Argument(source),), [Node(op, (0,), (1,), None)], (1,), (-1,), [source, target])
+
+
 def _body(shards: Shards, operands: list[TensorType], types: tuple[TensorType, ...]) -> Graph | None:
     bound, given = shards.bound, shards.plan.given
     if bound.rule.view is not None:
         if all(local == whole for local, whole in zip(types, bound.op.results, strict=True)):
             return None
-        return trace(lambda x: x.reshape(types[0].shape), operands)
+        return _view_graph(operands[0], types[0])
     grown = [f for letter, f in bound.expanded.items() if letter in given]
     function: Any = grown[0] if grown else bound.rule.local
     if function is None or not given:

@@ -77,8 +77,8 @@ def gradient_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], generator:
             values = [x.detach().requires_grad_(i in learned) for i, x in enumerate(inputs[: len(tensors)])]
             ys = differentiable(values)
             wanted = [values[i] for i in learned]
-            gradients = torch.autograd.grad(ys, wanted, inputs[len(tensors) :], allow_unused=True)
-        return (*(y.detach() for y in ys), *(g for g in gradients if g is not None))
+            gradients = torch.autograd.grad(ys, wanted, inputs[len(tensors) :], materialize_grads=True)
+        return (*(y.detach() for y in ys), *gradients)
 
     return Gradient(step, [*tensors, *cotangents])
 
