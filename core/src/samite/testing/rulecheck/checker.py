@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 from math import prod
 
 import torch
@@ -35,15 +35,15 @@ def check_rules(
     ops: Iterable[str] | None = None,
     meshes: Sequence[Mapping[str, int]] = MESHES,
     samples: Mapping[str, Sequence[Sample]] | None = None,
-    limit: int = 64,
+    limit: int | None = 64,
     seed: int = 0,
     gradients: bool = True,
     missing: bool = True,
 ) -> Report:
     """Try the rules of `ops` ("aten.mm"; default: all that have samples) on `meshes`.
 
-    Every sample is tried at every combination of operand layouts and wished result layouts, or at `limit` of them,
-    drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` also trains each op for a
+    Every sample is tried at every combination of operand layouts and wished result layouts, or, if there are more, at
+    `limit` of them drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` also trains each op for a
     step at a few placements; `missing` looks for placements that rules could have, on the first mesh. Raises RuleError
     for an op without a rule or without a sample.
     """
@@ -84,7 +84,7 @@ class _Placed:
 class _Trial:
     """One sample: its call, its operands, and what the whole op gives."""
 
-    def __init__(self, sample: Sample, limit: int, seed: int, report: Report) -> None:
+    def __init__(self, sample: Sample, limit: int | None, seed: int, report: Report) -> None:
         self.sample, self.limit, self.report = sample, limit, report
         self.generator = torch.Generator().manual_seed(seed)
         self.chance = random.Random(f"{seed} {sample}")
@@ -147,7 +147,7 @@ class _Trial:
             return
         if not all(x.numel() for x in (*self.operands, *self.expected) if x is not None):
             return  # without numbers anything is right
-        for placed in islice(self._placements(mesh), self.limit):
+        for placed in self._placements(mesh):
             made = self._plan(placed, mesh)
             if made is None or made.needs == placed.have or any(placed.wish) or not self._harmless(placed.have, mesh):
                 continue
@@ -186,7 +186,7 @@ class _Trial:
             have = drawn[: len(operands)]
             return _Placed(tuple(layout for layout in have if layout is not None), tuple(drawn[len(operands) :]))
 
-        if prod(map(len, options)) <= self.limit:
+        if self.limit is None or prod(map(len, options)) <= self.limit:
             yield from map(placed, product(*options))
             return
         first = [choices[0] for choices in options]

@@ -37,6 +37,8 @@ def works_locally(
         ranks = [call([column[rank] for column in columns]) for rank in range(mesh.size)]
     except (RuntimeError, IndexError, ValueError):  # shapes that the op refuses
         return None
+    if any(len(rank) != len(expected) for rank in ranks):  # a shard cut into fewer parts
+        return None
     found = [
         Layout(()) if whole is None else _layout(type_, [rank[i] for rank in ranks], whole, mesh)
         for i, (type_, whole) in enumerate(zip(op.results, expected, strict=True))
