@@ -305,3 +305,20 @@ def test_an_exception_in_the_script_leaves_nothing() -> None:
     assert process.returncode == 1
     assert "the script" in errors
     assert "WorkerDied" not in errors
+
+
+def test_refused_steps_keep_no_memory(start: Start) -> None:
+    workers = start(TWO)
+    handle = workers.load(
+        program(lambda x: (x + 1,), [argument("x", split())], [Result("y", "float32", split())], TWO), {}
+    )
+    workers.run(handle, [torch.zeros(())], [0]).result()
+    os.kill(workers._crew._pids[0], signal.SIGKILL)
+    for _ in range(5):
+        with pytest.raises(WorkerDied):
+            workers.run(handle, [torch.zeros(())], [1]).result()
+    workers.restart()
+    held = len(workers._arena._sizes)
+    workers.run(handle, [torch.zeros(())], [1]).result()
+    assert len(workers._arena._sizes) <= held + 2  # the result, and the second place of the input
+    assert workers.read(1).item() == 1

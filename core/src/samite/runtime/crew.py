@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from samite.errors import CollectiveMismatch, WorkerDied, WorkerError
+from samite.hal.program import Program
 from samite.hal.shared import Segment
 from samite.mesh import Mesh
 from samite.runtime.board import Board
 from samite.runtime.channel import pair
-from samite.runtime.messages import Assignment, Failure
+from samite.runtime.messages import Assignment, Failure, Interface
 from samite.runtime.nursery import nursery
 
 __all__ = ["Crew"]
@@ -54,17 +55,27 @@ class Crew:
             row.end(step)
         self._store, address = _store(mesh)
         # Address space for the ranks' communicator, which takes as much of the memory as it needs.
-        exchange = Segment.create(EXCHANGE) if shared_memory and mesh.size > 1 else None
+        self._exchange = Segment.create(EXCHANGE) if shared_memory and mesh.size > 1 else None
         ends = [pair() for _ in range(mesh.size)]
         self._channels = [ours for ours, _ in ends]
-        self._pids = self._nursery.fork([theirs for _, theirs in ends])
+        self._pids: list[int] = []
         self._poll = select.poll()
         self._ranks = {channel.fileno(): rank for rank, channel in enumerate(self._channels)}
         for channel in self._channels:
             self._poll.register(channel, select.POLLIN)
-        for rank in range(mesh.size):
+        try:
+            self._pids = self._nursery.fork([theirs for _, theirs in ends])
+            self._assign(address, generation, threads, imports)
+            self.answers("started", timeout)
+        except BaseException:
+            self.end()
+            raise
+
+    def _assign(self, address: str, generation: int, threads: int, imports: Sequence[str]) -> None:
+        segments = [self._board_segment] if self._exchange is None else [self._board_segment, self._exchange]
+        for rank in range(self.mesh.size):
             assignment = Assignment(
-                mesh,
+                self.mesh,
                 rank,
                 address,
                 generation,
@@ -74,11 +85,7 @@ class Crew:
                 tuple(imports),
                 {"interface_address": "127.0.0.1"},
             )
-            fds = [self._board_segment.fd] if exchange is None else [self._board_segment.fd, exchange.fd]
-            self.send(rank, ("start", assignment), fds)
-        if exchange is not None:
-            exchange.close()
-        self.answers("started", timeout)
+            self.send(rank, ("start", assignment), [segment.fd for segment in segments])
 
     @property
     def done(self) -> int:
@@ -97,22 +104,29 @@ class Crew:
         for rank in range(self.mesh.size):
             self.send(rank, message, fds)
 
+    def load(self, number: int, interface: Interface, program: Program, options: Mapping[str, Any]) -> None:
+        """One rank compiles; the others load its artifact, or compile too where the backend has none."""
+        given = program, dict(options)
+        self.send(0, ("compile", number, *given))
+        artifact = self.answers("compiled", ranks=[0])[0][2]
+        for rank in range(self.mesh.size):
+            source = (None, {}, artifact) if rank == 0 or artifact is not None else (*given, None)
+            self.send(rank, ("load", number, interface, *source))
+        self.answers("loaded")
+
     def answers(self, verb: str, timeout: float | None = None, ranks: Sequence[int] = ()) -> dict[int, Any]:
         """The answer of each of `ranks` (default: all), by rank. Raises what a worker raised, after all have answered;
-        unless they were starting, they go on."""
+        the workers go on. WorkerError after `timeout` seconds."""
         wanted = set(ranks or range(self.mesh.size))
         found: dict[int, Any] = {}
         until = None if timeout is None else time.monotonic() + timeout
         while wanted - found.keys():
             found |= {rank: message for rank, message in self._news() if message[0] in ("failed", verb)}
             if until is not None and time.monotonic() > until:
-                self.end()
                 late = sorted(wanted - found.keys())
                 raise WorkerError(f"ranks {late} did not start in {timeout} s", rank=late[0], help="raise timeout_s")
         failures: list[Failure] = [message[1] for message in found.values() if message[0] == "failed"]
         if failures:
-            if verb == "started":
-                self.end()
             raise failures[0].to_error()
         return found
 
@@ -139,6 +153,8 @@ class Crew:
         statuses = self._nursery.end(self._pids)
         self._board.rows.clear()  # and with the rows the mapping
         self._board_segment.close()
+        if self._exchange is not None:
+            self._exchange.close()
         self._store = None
         return {rank: statuses[pid] for rank, pid in enumerate(self._pids) if pid in statuses}
 

@@ -83,7 +83,7 @@ class LocalWorkers:
     def load(self, program: Program, options: Mapping[str, Any]) -> int:
         with self._lock, self._crew_at_work() as crew:
             dispatch = Dispatch(len(self._programs), program, self._intern, UNDER_WAY)
-            _load(crew, dispatch, options)
+            crew.load(dispatch.number, dispatch.interface, program, options)
             self._programs.append((dispatch, options))
             return dispatch.number
 
@@ -115,6 +115,7 @@ class LocalWorkers:
         with self._lock:
             self._check_usable()
             self._reach(self._submitted - UNDER_WAY + 1)
+            self._check_at_work()
             step = self._submitted + 1
             call = self._programs[program][0].prepare(self._buffers, arguments, results, step)
             with self._crew_at_work() as crew:
@@ -154,7 +155,7 @@ class LocalWorkers:
             with self._crew_at_work() as crew:
                 for dispatch, options in self._programs:
                     dispatch.forget()
-                    _load(crew, dispatch, options)
+                    crew.load(dispatch.number, dispatch.interface, dispatch.program, options)
 
     def close(self) -> None:
         """Ends the workers and gives all memory back."""
@@ -171,15 +172,18 @@ class LocalWorkers:
         if not self._finalizer.alive:
             raise WorkerDied("the workers of this mesh were closed", help="make the mesh anew")
 
-    @contextmanager
-    def _crew_at_work(self) -> Iterator[Crew]:
-        """The crew, told of every segment, to send it something."""
+    def _check_at_work(self) -> None:
         self._check_usable()
         if self._failure is not None:
             raise WorkerDied(
                 "the workers of this mesh have ended",
                 help="state is as the last complete step left it; restart() goes on from there",
             ) from self._failure
+
+    @contextmanager
+    def _crew_at_work(self) -> Iterator[Crew]:
+        """The crew, told of every segment, to send it something."""
+        self._check_at_work()
         with self._noting_failure():
             try:
                 segments = self._arena.segments
@@ -232,17 +236,6 @@ class LocalWorkers:
 
     def _intern(self, layout: Layout) -> Layout:
         return self._layouts.setdefault(layout, layout)
-
-
-def _load(crew: Crew, dispatch: Dispatch, options: Mapping[str, Any]) -> None:
-    """One rank compiles; the others load its artifact, or compile too where the backend has none."""
-    given = dispatch.program, dict(options)
-    crew.send(0, ("compile", dispatch.number, *given))
-    artifact = crew.answers("compiled", ranks=[0])[0][2]
-    for rank in range(crew.mesh.size):
-        source = (None, {}, artifact) if rank == 0 or artifact is not None else (*given, None)
-        crew.send(rank, ("load", dispatch.number, dispatch.interface, *source))
-    crew.answers("loaded")
 
 
 def _end(owner: int, present: list[Crew], arena: Arena) -> None:
