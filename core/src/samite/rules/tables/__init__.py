@@ -14,6 +14,7 @@ from samite.rules.tables import (
     optimizers,
     pooling,
     reductions,
+    selections,
     slices,
     views,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "optimizers",
     "pooling",
     "reductions",
+    "selections",
     "slices",
     "views",
 ]

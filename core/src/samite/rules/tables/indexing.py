@@ -1,7 +1,8 @@
 """Ops that address a dim by value.
 
 Where that dim is split, indices of other ranks' rows give zeros, and the result is a partial sum; or, where rows are
-written, they go nowhere. Padded indices are set to 0 (`padding`), since kernels refuse or trust what is out of range.
+written, they go nowhere; so do indices that are out of range, which torch refuses. Padded indices are set to 0
+(`padding`), since kernels refuse or trust what is out of range.
 """
 
 from __future__ import annotations

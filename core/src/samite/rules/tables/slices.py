@@ -7,7 +7,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import gcd
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from samite.ir.graph import Op
 from samite.rules.language import rule
-from samite.rules.shards import Shards, along
+from samite.rules.shards import Shards
 from samite.rules.tables.views import arrow, dims_of
 
 
@@ -175,78 +175,6 @@ def pads_zero(op: Op) -> str:
     return "all" if op.literals.get("value", 0) == 0 else ""
 
 
-# ---- one index -----------------------------------------------------------------------------------
-
-
-def select(op: Op) -> str:
-    dims = dims_of(op)
-    at = at_dim(op, len(dims))
-    return arrow(put(dims, at, "k"), [d for i, d in enumerate(dims) if i != at])
-
-
-def select_backward(op: Op) -> str:
-    dims = dims_of(op)
-    at = at_dim(op, len(dims) + 1)
-    return arrow(dims, [*dims[:at], "k", *dims[at:]])
-
-
-def select_local(s: Shards, x: torch.Tensor, dim: int, index: int) -> torch.Tensor:
-    """The rank that has the index gives its slice, all others zeros."""
-    if not s.split("k"):
-        return torch.ops.aten.select.int(x, dim, index)
-    position, mine = s.local_index("k", torch.full((1,), index % s.size("k"), dtype=torch.int64))
-    return torch.where(mine.view(()), x.index_select(dim, position).squeeze(dim), torch.zeros((), dtype=x.dtype))
-
-
-def select_backward_local(s: Shards, grad: torch.Tensor, *, dim: int, index: int, **_: Any) -> torch.Tensor:
-    if not s.split("k"):
-        return torch.ops.aten.select_backward(grad, s.result_shape(), dim, index)
-    grad = grad.unsqueeze(dim)
-    here = along(s.positions("k") == index % s.size("k"), dim, grad.ndim)
-    return torch.where(here, grad, torch.zeros((), dtype=grad.dtype))
-
-
-# ---- windows and diagonals ------------------------------------------------------------------------
-
-
-def unfold(op: Op) -> str:
-    """Windows overlap, so the dim is whole."""
-    dims = dims_of(op)
-    at = op.literals["dimension"] % len(dims)
-    return arrow(put(dims, at, "D"), [*put(dims, at, "P"), "W"])
-
-
-def unfold_backward(op: Op) -> str:
-    dims = dims_of(op)[:-1]
-    at = op.literals["dim"] % len(dims)
-    return arrow([*put(dims, at, "P"), "W"], put(dims, at, "D"))
-
-
-def diagonal(op: Op) -> str:
-    dims = dims_of(op)
-    for name in ("dim1", "dim2"):
-        at = op.literals[name] % len(dims)
-        dims = put(dims, at, dims[at].upper())
-    return arrow(dims, [*(d for d in dims if d.islower()), "P"])
-
-
-def diagonal_backward(op: Op) -> str:
-    ndim = len(op.results[0].shape)
-    at = sorted(op.literals[name] % ndim for name in ("dim1", "dim2"))
-    free = [f"d{i}" for i in range(ndim - 2)]
-    wide = list(free)
-    for i, letter in zip(at, "DE", strict=True):
-        wide.insert(i, letter)
-    return arrow([*free, "P"], wide)
-
-
-def resized_backward(op: str) -> Callable[..., torch.Tensor]:
-    def local(s: Shards, grad: torch.Tensor, **literals: Any) -> torch.Tensor:
-        return getattr(torch.ops.aten, op)(grad, **{**literals, "input_sizes": s.result_shape()})
-
-    return local
-
-
 rule("split.Tensor", split, linear="all", local=split_local)
 rule("split_with_sizes", split, linear="all", local=split_local)
 rule("cat", cat, linear="all")
@@ -256,11 +184,3 @@ rule("slice.Tensor", slice_text, linear="all", local=slice_local)
 rule("slice_backward", slice_backward_text, linear="all", local=slice_backward_local)
 rule("slice_scatter", slice_scatter_text, linear="all", local=slice_scatter_local)
 rule("constant_pad_nd", pad, linear=pads_zero)
-rule("select.int", select, sum="k", indexes="k", linear="all", local=select_local)
-rule("select_backward", select_backward, indexes="k", linear="all", local=select_backward_local)
-rule("unfold", unfold, linear="all")
-rule("unfold_backward", unfold_backward, linear="all", local=resized_backward("unfold_backward"))
-rule("diagonal", diagonal, linear="all")
-rule("diagonal_copy", diagonal, linear="all")
-rule("diagonal_backward", diagonal_backward, linear="all", local=resized_backward("diagonal_backward"))
-rule("trace", "M N -> .", linear="all")

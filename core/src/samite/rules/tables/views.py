@@ -1,5 +1,5 @@
 """Ops that move elements and change none. Those that keep the order of elements only regroup factors (`view=`); the
-others name where each dim goes. What selects parts of a dim is in slices.py."""
+others name where each dim goes. What cuts dims is in slices.py, what selects from them in selections.py."""
 
 from __future__ import annotations
 

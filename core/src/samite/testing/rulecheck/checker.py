@@ -43,9 +43,9 @@ def check_rules(
     """Try the rules of `ops` ("aten.mm"; default: all that have samples) on `meshes`.
 
     Every sample is tried at every combination of operand layouts and wished result layouts, or, if there are more, at
-    `limit` of them drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` also trains each op for a
-    step at a few placements; `missing` looks for placements that rules could have, on the first mesh. Raises RuleError
-    for an op without a rule or without a sample.
+    `limit` of them drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` also takes
+    each op forward and backward at a few placements; `missing` looks for placements that rules could have, on the first
+    mesh. Raises RuleError for an op without a rule or without a sample.
     """
     from samite.testing.rulecheck.samples import all_samples
 
