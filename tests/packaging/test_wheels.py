@@ -64,7 +64,8 @@ except BackendMissing as error:
 """
     error, states = environment(wheels["core"]).json(script)
     assert error == '"cpu" is not installed (installed: none)\n  help: pip install samite-cpu'
-    engines = {"inprocess": "active", "lockstep": "active", "local": "active", "torchrun": "active"}
+    engines = dict.fromkeys(("inprocess", "lockstep", "local"), "active")
+    engines["torchrun"] = "unusable"  # no launcher started this process
     assert states == engines | {"cpu": "absent"}
 
 

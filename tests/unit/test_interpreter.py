@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import collective, traced
 from torch import fx
 
+from programs import collective, traced
 from samite.errors import CollectiveMismatch, OutOfMemory, UnsupportedOp, WorkerError
 from samite.ir.graph import Source
 from samite.mesh import Mesh

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from programs import argument, collective, program, split
 
+from programs import argument, collective, program, split
 from samite.errors import InputError, MeshError, VerifyError, WorkerError
 from samite.hal.engine import Engine, Workers
 from samite.hal.program import Program, Result

@@ -11,9 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# The functions `mesh` and `compile` must hide the modules of the same names, so their modules are imported first.
-import samite.mesh
-import samite.tensor
+# `mesh` the function hides `samite.mesh` the module, which `samite.api` has imported by then.
 from samite.api import compile, mesh
 from samite.errors import SamiteError
 from samite.placement import Partial, Placement, Replicate, Shard
