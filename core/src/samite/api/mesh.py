@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from samite.errors import MeshError
 from samite.mesh import Mesh
@@ -12,13 +13,19 @@ __all__ = ["mesh"]
 
 
 def mesh(
-    backend: str | Sequence[str] | None = None, /, *, engine: str | None = None, options: object = None, **axes: int
+    backend: str | Sequence[str] | None = None,
+    /,
+    *,
+    engine: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **axes: int,
 ) -> Mesh:
     """A mesh of devices with named axes: `samite.mesh("cpu", dp=2, tp=2)`. Nothing starts before it is used.
 
     `backend` is a name or an ordered list of names, by default the configured ones. `engine` is "local" (processes of
     this machine), "lockstep" (all ranks simulated in this process), "inprocess" (one rank), or "torchrun" (this process
-    is a rank, the default where torchrun started it). `options` go to the engine. Raises MeshError.
+    is a rank, the default where torchrun started it). `options` go to the engine: `threads_per_worker`, `timeout_s`,
+    `worker_imports` (modules that define custom ops) of "local". Raises MeshError.
     """
     from samite.config import Settings
 
@@ -29,5 +36,5 @@ def mesh(
     chosen = engine or configured.engine
     if chosen == "auto":
         chosen = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ or "SAMITE_SPMD" in os.environ else "local"
-    given = tuple(sorted(dict(options or {}).items()))  # type: ignore[call-overload]
-    return Mesh(tuple(axes), tuple(axes.values()), names, chosen, given)
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
+    return Mesh(tuple(axes), tuple(axes.values()), names, chosen, tuple(sorted(given.items())))
