@@ -6,20 +6,20 @@ from samite.ir.graph import Op
 from samite.rules.language import rule
 
 UNARY = """
-    abs acos acosh asin asinh atan atanh bitwise_not ceil celu cos cosh deg2rad digamma elu erf erfc erfinv exp exp2
+    abs acos acosh asin asinh atan atanh bitwise_not ceil celu cos cosh digamma elu erf erfc erfinv exp exp2
     expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh isinf isnan leaky_relu lgamma log log10 log1p
     log2 logical_not logit mish nan_to_num polygamma reciprocal relu relu6 round round.decimals rsqrt selu sgn sigmoid
     sign signbit silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc
     add.Scalar sub.Scalar rsub.Scalar pow.Scalar pow.Tensor_Scalar fmod.Scalar remainder.Scalar floor_divide.Scalar
     div.Scalar_mode clamp clamp_max clamp_min bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
-    eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar fill.Scalar xlogy.Scalar_Other
+    eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar fill.Scalar
 """
-LINEAR_UNARY = "alias clone detach mul.Scalar div.Scalar neg"
+LINEAR_UNARY = "alias clone deg2rad detach div.Scalar mul.Scalar neg rad2deg xlogy.Scalar_Other"
 BINARY = """
     atan2 bitwise_and.Tensor bitwise_left_shift.Tensor bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor
     clamp_max.Tensor clamp_min.Tensor copysign.Tensor eq.Tensor fmax fmin ge.Tensor gt.Tensor heaviside hypot le.Tensor
     logaddexp logaddexp2 logical_and logical_or logical_xor lt.Tensor maximum minimum ne.Tensor nextafter
-    pow.Tensor_Tensor where.ScalarOther where.ScalarSelf masked_fill.Scalar xlogy.Tensor _prelu_kernel
+    pow.Tensor_Tensor where.ScalarOther where.ScalarSelf masked_fill.Scalar _prelu_kernel
 """
 QUOTIENTS = "div.Tensor_mode floor_divide fmod.Tensor remainder.Tensor"
 # The gradient, operand 0, is a factor of every term.
@@ -68,6 +68,7 @@ rule("sub.Tensor", "*a, *a -> *a", linear="all")
 rule("rsub.Tensor", "*a, *a -> *a", linear="all")
 rule("mul.Tensor", "*a, *a -> *a", linear="each")
 rule("div.Tensor", "*a, *a -> *a", linear="0")
+rule("xlogy.Tensor", "*a, *a -> *a", linear="0")
 rule("addcmul", "*a, *a, *a -> *a", linear="0 1 | 0 2")
 rule("addcdiv", "*a, *a, *a -> *a", linear="0 1")
 rule("lerp.Scalar", "*a, *a -> *a", linear="all")

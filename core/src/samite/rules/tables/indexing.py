@@ -33,13 +33,21 @@ def embedding(s: Shards, weight: torch.Tensor, indices: torch.Tensor, **_: Any) 
 
 def embedding_backward_text(op: Op) -> str:
     """Scaling by frequency counts an index over all indices, so none of them may be elsewhere."""
-    return "*A H, *A -> V H" if op.literals["scale_grad_by_freq"] else "*a h, *a -> v h"
+    return "*A h, *A -> V h" if op.literals["scale_grad_by_freq"] else "*a h, *a -> v h"
 
 
 def embedding_backward(
-    s: Shards, grad: torch.Tensor, indices: torch.Tensor, *, num_weights: int, padding_idx: int, **_: Any
+    s: Shards,
+    grad: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
 ) -> torch.Tensor:
     """Rows that are not here, and the row of `padding_idx`, get nothing. (Padded indices come with a gradient of 0.)"""
+    if scale_grad_by_freq:
+        return torch.ops.aten.embedding_dense_backward(grad, indices, num_weights, padding_idx, True)
     position, mine = s.local_index("v", indices)
     if padding_idx >= 0:
         mine = mine & (indices != padding_idx)
