@@ -1,4 +1,8 @@
-"""How ops carry layouts. `tables/` has one line an op; `language.py` says what a line means."""
+"""How ops carry layouts. `tables/` has one line an op; `language.py` says what a line means, `notation.py` how it is read.
+
+`binding.py` fits a rule to a call, `planning.py` (with `choices.py`) decides layouts, `shards.py` is what the functions
+of rules may ask about the shards they run on, `expansions/` are the ops that communicate themselves.
+"""
 
 from __future__ import annotations
 
