@@ -1,4 +1,4 @@
-"""How ops carry layouts. `tables/` has one line an op; `language.py` says what a line means, `notation.py` how it is read.
+"""How ops carry layouts. `tables/` has one line an op; `language.py` says what it means, `notation.py` reads it.
 
 `binding.py` fits a rule to a call, `planning.py` (with `choices.py`) decides layouts, `shards.py` is what the functions
 of rules may ask about the shards they run on, `expansions/` are the ops that communicate themselves.
