@@ -91,7 +91,7 @@ STEPS: list[Step] = [
     lambda x, y, i: torch.where(x > i - 5, x, y),
     lambda x, y, i: torch.cat([x, y], i % 2)[:4, :4],
     lambda x, y, i: torch.stack(x.split(1 + i % 3, 0)[0].unbind(1), 1).sum(0, keepdim=True) + y,
-    lambda x, y, i: x.view(2, 8).t().reshape(4, 4) - y,
+    lambda x, y, i: x.reshape(2, 8).t().reshape(4, 4) - y,
     lambda x, y, i: x.to([torch.float16, torch.bfloat16, torch.float64][i % 3]).to(y.dtype) + y,
     lambda x, y, i: torch.softmax(x, i % 2) * torch.full((4, 4), i / 2),
     lambda x, y, i: x.roll(i, 0) + y.flip(1) * torch.tensor(i),

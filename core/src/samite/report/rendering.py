@@ -36,7 +36,8 @@ def report_as_text(report: Report) -> RenderableType:
 def console(*, stderr: bool = False) -> Console:
     """Where reports are printed: as wide as the terminal, or wide enough for the tables where there is none."""
     made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
+    # Not `is_terminal`: FORCE_COLOR makes that true of a pipe, whose width nobody knows.
+    if not made.file.isatty() and "COLUMNS" not in os.environ:
         made.width = WIDTH
     return made
 

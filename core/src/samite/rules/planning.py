@@ -93,7 +93,9 @@ def _view_plans(
     yield made(need, result)
     moved = _with_lost_axes(source, need, result, mesh)
     if moved is not None:
-        yield made(regroup(moved, source.shape, mesh)[1], moved)
+        kept, before = regroup(moved, source.shape, mesh)
+        if kept == tuple(moved):
+            yield made(before, moved)
 
 
 def _with_lost_axes(
