@@ -62,12 +62,12 @@ def load(name: str) -> ModuleType:
 @pytest.fixture
 def train_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The demo as a module, of a size that trains in a second."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it, and the module makes its console when loaded
     module = load("train_gpt")
     for name, value in {"BATCH": 4, "TIME": 16, "DIM": 16, "HEADS": 2, "LAYERS": 1}.items():
         assert hasattr(module, name)
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(sys, "argv", ["train_gpt.py", "--steps", "12", "--compared", "9", "--engine", "lockstep"])
-    monkeypatch.delenv("COLUMNS", raising=False)
     return module
 
 
