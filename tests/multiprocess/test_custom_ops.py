@@ -30,7 +30,8 @@ def test_workers_import_what_the_options_name(tmp_path: Path, monkeypatch: pytes
     rule("workshop::thrice", "*a -> *a", linear="all")
     try:
         mesh = samite.mesh("cpu", engine="local", dp=2, options={"worker_imports": ["workshop_ops"]})
-        run = samite.compile(lambda x: torch.ops.workshop.thrice(x).sum(), mesh=mesh, placements={"x": {"dp": Shard(0)}})
+        placements = {"x": {"dp": Shard(0)}}
+        run = samite.compile(lambda x: torch.ops.workshop.thrice(x).sum(), mesh=mesh, placements=placements)
         assert run(torch.ones(5)).item() == 15
         session_of(mesh).close()
     finally:
