@@ -11,6 +11,8 @@ float32 and float64: in shorter types torch.optim rounds after every op, and so 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -53,29 +55,17 @@ def adam_reference(
     return (param - step_size * exp_avg / denominator).to(param.dtype), exp_avg, exp_avg_sq
 
 
-def adam_into(
-    into: Updated,
-    param: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    step: Tensor,
-    lr: Tensor,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    decoupled: bool,
-    maximize: bool,
-) -> Updated:
-    """The update written into three tensors, which must not be the operands; torch's fused CPU kernel does it."""
-    operands = (param, exp_avg, exp_avg_sq)
-    if param.dtype not in _FUSED_DTYPES or any(t.dtype != param.dtype for t in (grad, exp_avg, exp_avg_sq)):
-        made = adam_reference(
-            param, grad, exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize
-        )
-        return tuple(target.copy_(value) for target, value in zip(into, made, strict=True))  # type: ignore[return-value]
-    for target, value in zip(into, operands, strict=True):
+def adam_into(into: Updated, *operands: Any) -> Updated:
+    """The update of `samite::adam`'s operands written into three tensors, none of which may be an operand.
+
+    torch's fused CPU kernel does it where it can.
+    """
+    param, grad, exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize = operands
+    if any(t.dtype != param.dtype or t.dtype not in _FUSED_DTYPES for t in (param, grad, exp_avg, exp_avg_sq)):
+        for target, value in zip(into, adam_reference(*operands), strict=True):
+            target.copy_(value)
+        return into
+    for target, value in zip(into, (param, exp_avg, exp_avg_sq), strict=True):
         target.copy_(value)
     fused = torch.ops.aten._fused_adamw_ if decoupled else torch.ops.aten._fused_adam_
     fused(
@@ -85,24 +75,9 @@ def adam_into(
     return into
 
 
-def _adam(
-    param: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    step: Tensor,
-    lr: Tensor,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    decoupled: bool,
-    maximize: bool,
-) -> Updated:
+def _adam(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *scalars: Any) -> Updated:
     into = (torch.empty_like(param), torch.empty_like(exp_avg), torch.empty_like(exp_avg_sq))
-    return adam_into(
-        into, param, grad, exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize
-    )
+    return adam_into(into, param, grad, exp_avg, exp_avg_sq, *scalars)
 
 
 _lib.impl("adam", adam_reference, "CompositeExplicitAutograd")
