@@ -124,7 +124,9 @@ def _normalise(graph: Graph, build: Builder) -> list[Value]:
             values.append(values[node.operands[0]])
             numbers.append(operands[0])
         else:
-            key = (node.op, operands, node.source.phase)
+            key: tuple[Any, ...] = (node.op, operands, node.source.phase)
+            if _is_made_anew(node):
+                key = (*key, index)
             if key not in known:
                 made = _emit(node, [values[o] for o in node.operands], build)
                 known[key] = made, node.results
@@ -132,6 +134,12 @@ def _normalise(graph: Graph, build: Builder) -> list[Value]:
             values.extend(made)
             numbers.extend(first)
     return [values[r] for r in graph.returns]
+
+
+def _is_made_anew(node: Node) -> bool:
+    """Tensors of literals cost nothing to make twice, and one of them would tie the layouts of all its users: moments
+    of every parameter of one shape begin with the same zeros."""
+    return not node.operands and any(type.shape for type in node.op.results)
 
 
 def _depends_on(node: Node) -> tuple[int, ...]:
