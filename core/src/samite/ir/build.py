@@ -15,8 +15,9 @@ from typing import Any
 
 from samite.ir.attributes import encode
 from samite.ir.context import TensorType, context, mlir_type
-from samite.ir.graph import ARGUMENT_ATTRIBUTES, Argument, Constant, Form, Graph, ListOf, Op, Slot
+from samite.ir.graph import Argument, Constant, Form, Graph, ListOf, Op, Slot
 from samite.ir.module import Module
+from samite.ir.scan import ARGUMENT_ATTRIBUTES
 
 __all__ = ["Builder", "Value", "rewrite"]
 

@@ -13,8 +13,9 @@ from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
 from samite.ir.context import TensorType, context
 from samite.ir.dialect import mesh_attribute
-from samite.ir.graph import Graph, function
+from samite.ir.graph import Graph
 from samite.ir.module import Module
+from samite.ir.scan import function
 
 __all__ = ["import_graph", "trace"]
 

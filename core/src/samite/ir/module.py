@@ -9,7 +9,8 @@ from samite.errors import VerifyError
 from samite.ir.attributes import read_mesh
 from samite.ir.context import context
 from samite.ir.dialect import mesh_attribute
-from samite.ir.graph import Graph, scan_function
+from samite.ir.graph import Graph
+from samite.ir.scan import scan_function
 
 __all__ = ["Module"]
 
