@@ -110,3 +110,15 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
     return %y : !x
   }
 }
+
+// -----
+
+// A constraint has done its work once it is placed.
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%x: !torch.vtensor<[8,4],f32> {samite.name = "x", dist.layout = "[8:dp, 4]"}) -> !torch.vtensor<[8,4],f32> {
+    // CHECK-NOT: constrain
+    // CHECK: return %arg0 : !torch.vtensor<[4,4],f32>
+    %c = "dist.constrain"(%x) {layout = "[8:dp, 4]", dist.layouts = ["[8:dp, 4]"]} : (!torch.vtensor<[8,4],f32>) -> !torch.vtensor<[8,4],f32>
+    return %c : !torch.vtensor<[8,4],f32>
+  }
+}

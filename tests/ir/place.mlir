@@ -116,3 +116,18 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
     return %d : !torch.vtensor<[],f32>
   }
 }
+
+// -----
+
+// A constraint in the middle of a function is met by a reshard, and its users see the layout that it asks for.
+!x = !torch.vtensor<[8,4],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%x: !x {samite.name = "x", dist.layout = "[8:dp, 4]"}) -> !x {
+    // CHECK: [[R:%.+]] = "dist.reshard"(%arg0) {dist.layouts = ["[8, 4:dp]"], dst = "[8, 4:dp]", src = "[8:dp, 4]"}
+    // CHECK-NEXT: [[C:%.+]] = "dist.constrain"([[R]]) {dist.layouts = ["[8, 4:dp]"], layout = "[8, 4:dp]"}
+    // CHECK-NEXT: torch.aten.relu [[C]] {dist.layouts = ["[8, 4:dp]"]}
+    %c = "dist.constrain"(%x) {layout = "[8, 4:dp]"} : (!x) -> !x
+    %y = torch.aten.relu %c : !x -> !x
+    return %y : !x
+  }
+}

@@ -28,9 +28,17 @@ def plan_node(node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, .
     found = _plans.get(key)
     if found is None:
         try:
-            made = plan_op(bind(node.op), have, mesh, wish)
+            made = _constrained(node, mesh) or plan_op(bind(node.op), have, mesh, wish)
         except LayoutError as error:
             raise LayoutError(f"{node.op}: {error.what}", where=node.source.line, help=error.help) from error
         needs, results = (tuple(map(interned, layouts)) for layouts in (made.needs, made.results))
         found = _plans[key] = replace(made, needs=needs, results=results)
     return found
+
+
+def _constrained(node: Node, mesh: dict[str, int]) -> OpPlan | None:
+    """A `dist.constrain` is its own plan: the value must lie as it says."""
+    if node.op.name != "dist.constrain":
+        return None
+    layout = Layout.parse(node.op.literals["layout"]).canonical(mesh)
+    return OpPlan((layout,), (layout,), {})
