@@ -92,6 +92,18 @@ def test_another_batch_size_is_another_program() -> None:
         torch.testing.assert_close(run(model, x).clone(), model(x).detach())
 
 
+def test_one_tensor_for_two_parameters() -> None:
+    """As an autoencoder's step is called: its input is its target."""
+    mesh, batch, x = samite.mesh("cpu", engine="lockstep", dp=2), {"dp": Shard(0)}, torch.ones(4)
+    run = samite.compile(lambda x, y: (x + y).sum(), mesh=mesh, placements={"x": batch, "y": batch})
+    assert run(x, x).item() == 8
+    assert run(x, x.clone()).item() == 8
+    run = samite.compile(lambda x, y: (x + y).sum(), mesh=mesh, placements={"x": batch, "y": {"dp": Replicate()}})
+    assert run(x, x.clone()).item() == 8
+    with pytest.raises(PlacementError, match=r"one tensor here(.|\n)*y\.clone"):
+        run(x, x)
+
+
 def test_a_call_that_compiles_every_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     mesh = samite.mesh("cpu", engine="lockstep", dp=2)
     run = samite.compile(lambda x, k: x * k, mesh=mesh, placements={"x": {"dp": Shard(0)}})

@@ -81,7 +81,7 @@ class Compiled:
         built = build(
             captured,
             self.mesh,
-            self.placements,
+            _untied(self.placements, tree),
             name=self.name,
             bucket_bytes=int(settings.bucket_bytes),
             layouts=_current_layouts(tree, self.mesh),
@@ -111,6 +111,24 @@ class Compiled:
                     where=where or line_of_traceback(error.__traceback__),
                     help=f"pass {spec.name} as before, or mend the line",
                 ) from error
+
+
+def _untied(placements: Placements, tree: StateTree) -> Placements:
+    """A tensor that is passed for two parameters is one argument, named by the first: so its placements go there.
+
+    Raises PlacementError if the two names ask for different things.
+    """
+    found: dict[str, Mapping[str, Any]] = dict(placements)
+    for name, value in zip(tree.call.names, tree.call.values, strict=True):
+        if name not in found or name in tree.by_name or id(value) not in tree.index:
+            continue
+        first = tree.leaves[tree.index[id(value)]].name
+        wanted = found.pop(name)
+        if found.setdefault(first, wanted) != wanted:
+            raise PlacementError(
+                f'"{first}" and "{name}" are one tensor here, and are placed differently', help=f"pass {name}.clone()"
+            )
+    return found
 
 
 def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:
