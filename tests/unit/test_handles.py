@@ -203,3 +203,22 @@ def test_a_loss_prints_and_formats_as_a_number(twins: Twins) -> None:
     assert f"{loss:.4f}" == f"{loss.item():.4f}"
     assert repr(loss).startswith("samite.Tensor(")
     assert float(loss) == loss.item()
+
+
+def test_gradients_stay_when_parameters_become_handles(twins: Twins) -> None:
+    """A call that only computes gradients makes handles of the parameters, which must not take their gradients away."""
+
+    def gradients(model: nn.Module, x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+
+    mesh = samite.mesh("cpu", engine="lockstep", dp=2)
+    compiled = samite.compile(gradients, mesh=mesh, placements={"x": {"dp": Shard(0)}})
+    for _ in range(3):  # the first makes them, the others accumulate
+        compiled(twins.model, twins.x)
+        gradients(twins.plain, twins.x)
+        for mine, plain in zip(twins.model.parameters(), twins.plain.parameters(), strict=True):
+            assert mine.grad is not None
+            torch.testing.assert_close(mine.grad.clone(), plain.grad)
+    twins.optimizer.step()
+    twins.plain_optimizer.step()
+    torch.testing.assert_close(twins.weight.detach().clone(), twins.expected)

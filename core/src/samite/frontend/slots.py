@@ -52,6 +52,7 @@ class TensorSlot:
             return
         if isinstance(current, nn.Parameter):
             value = nn.Parameter(value, requires_grad=current.requires_grad)
+            value.grad = current.grad  # or it would go with the old value
         with _unwatched(self.module):
             try:
                 torch.utils.swap_tensors(current, value)
