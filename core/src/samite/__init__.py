@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 # `mesh` the function hides `samite.mesh` the module, which `samite.api` has imported by then.
 from samite.api import compile, mesh
 from samite.errors import SamiteError
+from samite.frontend import constrain
 from samite.placement import Partial, Placement, Replicate, Shard
 from samite.tensor import Tensor
 
@@ -28,6 +29,7 @@ __all__ = [
     "Shard",
     "Tensor",
     "compile",
+    "constrain",
     "mesh",
     "plugins",
     "testing",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from samite.frontend.capture import ArgumentSpec, Capture, ResultSpec, capture
+from samite.frontend.constraining import constrain
 from samite.frontend.repeats import Trees
 from samite.frontend.slots import Leaf
 from samite.frontend.state import StateTree
 
-__all__ = ["ArgumentSpec", "Capture", "Leaf", "ResultSpec", "StateTree", "Trees", "capture"]
+__all__ = ["ArgumentSpec", "Capture", "Leaf", "ResultSpec", "StateTree", "Trees", "capture", "constrain"]

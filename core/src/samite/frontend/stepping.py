@@ -16,6 +16,7 @@ from samite.errors import CaptureError
 from samite.frontend import attention, devices, foreach
 from samite.frontend.calls import path_name
 from samite.frontend.closures import variables
+from samite.frontend.constraining import constraints_kept
 from samite.frontend.foreign import Foreign
 from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
 from samite.frontend.outcomes import TENSOR, Outcome
@@ -78,6 +79,7 @@ class Step:
         with (
             mock.patch.object(torch.distributions.Distribution, "_validate_args", False),  # it looks at data
             devices.one_device(),
+            constraints_kept(),
             leaf_functions(),
             random.rng_state(),
             foreign.refused_calls(),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from samite.errors import CaptureError
+from samite.errors import CaptureError, PlacementError
 from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
+from samite.ir.constraints import read
 from samite.ir.context import TensorType, context
 from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph
 from samite.ir.module import Module
 from samite.ir.scan import function
+from samite.layout import from_placements
 
 __all__ = ["import_graph", "trace"]
 
@@ -43,6 +45,7 @@ def import_graph(
     with context(), ir.Location.unknown():
         importer = FxImporter(context=context(), config_check=False, graph_node_importer_cls=node_importer)
         importer._cc = located_cache(context(), py_attr_tracker=importer._py_attr_tracker)
+        importer._cc.axes = {} if mesh is None else dict(zip(mesh.axes, mesh.shape, strict=True))
         importer.import_stateless_graph(graph, func_name=name)
         module = Module(importer.module)
         if mesh is not None:
@@ -94,7 +97,9 @@ def _importers() -> tuple[type, type]:
     from torch_mlir.extras.fx_importer import ContextCache, GraphNodeImporter
 
     class LocatedCache(ContextCache):
-        """Locations from the frontend's marks: `loc("backward:12"("train.py":41:0))`."""
+        """Locations from the frontend's marks: `loc("backward:12"("train.py":41:0))`. `axes` are the mesh's."""
+
+        axes: dict[str, int]
 
         def get_node_location(self, node: torch.fx.Node) -> Any:
             custom: dict[str, Any] = node.meta.get("custom") or {}
@@ -114,6 +119,8 @@ def _importers() -> tuple[type, type]:
             target: Any = concrete_target or node.target
             if target.namespace == "samite" and target._opname in _DIST_CALLS:
                 self._import_dist_call(loc, node, target)
+            elif target.namespace == "samite" and target._opname == "constrain":
+                self._import_constraint(loc, node, target)
             else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
 
@@ -126,6 +133,18 @@ def _importers() -> tuple[type, type]:
                 results=self._unpack_node_result_types(node, schema),
                 operands=tensors,
                 attributes={key: encode(value) for key, value in _dist_attributes(target._opname, bound).items()},
+                loc=loc,
+            )
+            self.bind_node_value(node, operation.results[0])
+
+        def _import_constraint(self, loc: Any, node: torch.fx.Node, target: Any) -> None:
+            x, placements = cast("tuple[torch.fx.Node, str]", node.args)
+            layout = _constraint(node, x.meta["val"].shape, placements, cast(LocatedCache, self._cc).axes)
+            operation = ir.Operation.create(
+                "dist.constrain",
+                results=self._unpack_node_result_types(node, target._schema),
+                operands=[self.resolve_node_value(x)],
+                attributes={"layout": encode(layout)},
                 loc=loc,
             )
             self.bind_node_value(node, operation.results[0])
@@ -148,6 +167,15 @@ def _importers() -> tuple[type, type]:
             return ir.Operation.create("torch.vtensor.literal", results=[type], attributes={"value": value}).result
 
     return NodeImporter, LocatedCache
+
+
+def _constraint(node: torch.fx.Node, shape: Sequence[int], placements: str, mesh: dict[str, int]) -> str:
+    try:
+        return str(from_placements(shape, read(placements), mesh))
+    except PlacementError as error:
+        error.what = f"constrain: {error.what}"
+        error.where = (node.meta.get("custom") or {}).get("line", "")
+        raise
 
 
 def _dist_attributes(name: str, bound: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""`samite.constrain`: the user's wish for a value inside of a captured function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from torch import Tensor
+
+__all__ = ["constrain", "constraints_kept"]
+
+_capturing: ContextVar[bool] = ContextVar("samite_constraints_kept", default=False)
+
+
+@contextmanager
+def constraints_kept() -> Iterator[None]:
+    """Within, `constrain` is an op of the trace."""
+    token = _capturing.set(True)
+    try:
+        yield
+    finally:
+        _capturing.reset(token)
+
+
+def constrain(x: Tensor, placements: Mapping[str, object]) -> Tensor:
+    """`x`, to be laid out so at this place of a compiled function: `samite.constrain(x, {"tp": Shard(1)})`.
+
+    Axes that are not named replicate. The gradient that arrives here is laid out so as well. What is on either side
+    follows by least communication. Outside of a compiled function it gives `x` itself. Raises PlacementError for a
+    `Partial`; for an axis or dim that is not there when the function is compiled, with this line.
+    """
+    from samite.ir.constraints import constrain as op
+    from samite.ir.constraints import spell
+
+    text = spell(placements)
+    return op(x, text) if _capturing.get() else x
