@@ -169,7 +169,7 @@ def _ones(size: Sequence[int], *, dtype: torch.dtype | None = None, device: Any 
 
 
 def _squeeze_dims(x: Tensor, dims: Sequence[int]) -> Tensor:
-    drop = {d for d in _axes(x, list(dims)) if x.shape[d] == 1} if x.dim() else set[int]()
+    drop = {d % x.dim() for d in dims if x.shape[d] == 1} if x.dim() else set[int]()
     return aten.view.default(x, [s for d, s in enumerate(x.shape) if d not in drop])
 
 

@@ -152,9 +152,10 @@ def _index(at: Mapping[str, int], axes: Sequence[str]) -> tuple[int, ...]:
 
 def _check_equal(x: torch.Tensor, y: torch.Tensor, first: int, rank: int, layout: Layout) -> None:
     # Kernels may round by alignment, so replicas that were computed apart agree to rounding, not to the bit.
-    tolerance = torch.finfo(x.dtype).eps ** 0.5 if x.dtype.is_floating_point else 0.0
+    tolerance = torch.finfo(x.dtype).eps ** 0.5 if x.is_floating_point() or x.is_complex() else 0.0
     if not torch.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True):
-        gap = (x.double() - y.double()).abs().max().item()
+        wide = torch.complex128 if x.is_complex() else torch.float64
+        gap = (x.to(wide) - y.to(wide)).abs().max().item()
         raise VerifyError(
             f"replicas of a value laid out as {layout} differ between ranks {first} and {rank}, by {gap:.3g}",
             help="a rule or a pass called a value replicated that is partial or split",

@@ -48,14 +48,14 @@ class Gradient:
         except SamiteError as error:
             return f"{type(error).__name__}: {error.what}"
         results = [Layout.parse(text) for text in local.graph.return_layouts]
-        eps = max(torch.finfo(x.dtype).eps for x in self.inputs if x.is_floating_point())
+        eps = max(torch.finfo(x.dtype).eps for x in self.inputs if x.is_floating_point() or x.is_complex())
         return difference(outputs, results, self.expected, mesh, eps=eps)
 
 
 def gradient_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], generator: torch.Generator) -> Gradient | None:
     """The gradient of a call, or None if it has none."""
     tensors = tensors_of(args, kwargs)
-    learned = [i for i, x in enumerate(tensors) if x.is_floating_point()]
+    learned = [i for i, x in enumerate(tensors) if x.is_floating_point() or x.is_complex()]
     if not learned:
         return None
 
@@ -70,7 +70,8 @@ def gradient_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], generator:
     probe = differentiable([x.clone().requires_grad_(i in learned) for i, x in enumerate(tensors)])
     if not probe:
         return None
-    cotangents = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) for y in probe]
+    drawn = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) for y in probe]
+    cotangents = [y * (1 + 0.5j) if y.is_complex() else y for y in drawn]
 
     def step(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.enable_grad():

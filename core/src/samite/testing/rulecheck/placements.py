@@ -114,6 +114,9 @@ def _terms(value: torch.Tensor, kind: str, count: int, generator: torch.Generato
 def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if like.dtype == torch.bool:
         return torch.rand(like.shape, generator=generator) < 0.5
+    if like.is_complex():
+        parts = torch.rand((*like.shape, 2), generator=generator, dtype=torch.float64) * 6 - 3
+        return torch.view_as_complex(parts).to(like.dtype)
     if like.dtype.is_floating_point:
         return (torch.rand(like.shape, generator=generator, dtype=torch.float64) * 6 - 3).to(like.dtype)
     return torch.randint(-5, 6, like.shape, generator=generator).to(like.dtype)

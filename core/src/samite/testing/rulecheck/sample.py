@@ -51,6 +51,9 @@ class Fill:
             return drawn[: torch.Size(self.shape).numel()].view(self.shape).to(self.dtype)
         if self.dtype == torch.bool:
             return torch.rand(self.shape, generator=generator) < 0.5
+        if self.dtype.is_complex:
+            parts = torch.rand((*self.shape, 2), generator=generator, dtype=torch.float64)
+            return torch.view_as_complex(self.low + parts * (self.high - self.low)).to(self.dtype)
         if self.dtype.is_floating_point:
             drawn = torch.rand(self.shape, generator=generator, dtype=torch.float64)
             return (self.low + drawn * (self.high - self.low)).to(self.dtype)

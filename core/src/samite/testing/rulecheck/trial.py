@@ -116,11 +116,11 @@ def difference(
 def _coarsest(types: Sequence[TensorType]) -> float:
     """The largest rounding error among the types: operands are rounded when they are dealt out as terms."""
     dtypes = [getattr(torch, t.dtype) for t in types if t.dtype != "none"]
-    return max((torch.finfo(d).eps for d in dtypes if d.is_floating_point), default=0.0)
+    return max((torch.finfo(d).eps for d in dtypes if d.is_floating_point or d.is_complex), default=0.0)
 
 
 def _gap(made: torch.Tensor, whole: torch.Tensor, eps: float) -> str:
-    if not whole.dtype.is_floating_point:
+    if not (whole.is_floating_point() or whole.is_complex()):
         wrong = int((made != whole).sum())
         return f"{wrong} of {whole.numel()} elements differ" if wrong else ""
     # Partial sums cancel, so errors are relative to the terms (a few units), not to the sum.
