@@ -1,0 +1,119 @@
+"""Sweeps in processes of their own: a kernel that crashes or hangs costs its entry and nothing else.
+
+A worker reads the names of entries from stdin, one a line, and writes a record as a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+
+from samite.testing.opinfo.outcomes import Outcome
+from samite.testing.opinfo.record import Record
+from samite.testing.opinfo.sweep import Effort
+
+__all__ = ["sweep_all"]
+
+SECONDS = 300.0
+"""Of one entry, before its worker is ended."""
+
+
+def sweep_all(names: Sequence[str], effort: Effort, processes: int = 2, seconds: float = SECONDS) -> Iterator[Record]:
+    """A record of each entry, as they are done. What is left is dropped when the iterator is closed."""
+    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Record] = queue.SimpleQueue()
+    for name in names:
+        todo.put(name)
+    ended = threading.Event()
+    threads = [
+        threading.Thread(target=_drive, args=(todo, done, effort, seconds, ended), daemon=True)
+        for _ in range(min(processes, len(names)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in names:
+            yield done.get()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _drive(
+    todo: queue.SimpleQueue[str],
+    done: queue.SimpleQueue[Record],
+    effort: Effort,
+    seconds: float,
+    ended: threading.Event,
+) -> None:
+    """One worker after another, until nothing is left to do."""
+    worker: subprocess.Popen[str] | None = None
+    try:
+        while not ended.is_set():
+            try:
+                name = todo.get_nowait()
+            except queue.Empty:
+                return
+            worker = worker or _start(effort)
+            line = _ask(worker, name, seconds)
+            if line:
+                done.put(Record.from_json(json.loads(line)))
+                continue
+            worker.kill()
+            code = worker.wait()
+            record = Record(name)
+            why = f"took more than {seconds:.0f} s" if code == -9 else f"the process died (exit code {code})"
+            record.samite.add(Outcome("crashed", why), "forward", "", "")
+            done.put(record)
+            worker = None
+    finally:
+        if worker is not None:
+            worker.kill()
+            worker.wait()
+
+
+def _start(effort: Effort) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "samite.testing.opinfo.workers", json.dumps(asdict(effort))]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+
+
+def _ask(worker: subprocess.Popen[str], name: str, seconds: float) -> str:
+    """The worker's line, or "" if it died or took too long."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    try:
+        worker.stdin.write(name + "\n")
+        worker.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    ready, _, _ = select.select([worker.stdout], [], [], seconds)
+    return worker.stdout.readline() if ready else ""
+
+
+def work(lines: Iterable[str], effort: Effort) -> Iterator[str]:
+    """The worker's side."""
+    import torch
+
+    from samite.testing.opinfo.sweep import sweep
+
+    torch.set_num_threads(1)
+    for line in lines:
+        yield json.dumps(sweep(line.strip(), effort).to_json())
+
+
+if __name__ == "__main__":
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever kernels print is no record
+    for answer in work(sys.stdin, Effort(**json.loads(sys.argv[1]))):
+        out.write(answer + "\n")
