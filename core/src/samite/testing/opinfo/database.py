@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its ops, a bounded part of them: `torch.testing._internal.common_methods_invocations.op_db`."""
+"""A bounded part of PyTorch's own samples of its ops: `op_db` of `torch.testing._internal`."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from samite.testing.opinfo.outcomes import Outcome, Verdict
 __all__ = ["Direction", "Finding", "Record", "Tally"]
 
 Direction = Literal["forward", "gradient"]
-KEPT = 3
+KEPT = 2
 """Findings of one reason that are kept."""
+REASONS = 12
+"""Reasons of one verdict that are kept."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,9 @@ class Tally:
         self.counts[key] = self.counts.get(key, 0) + 1
         if outcome.verdict in ("right", "skipped"):
             return
-        alike = sum(
-            (f.verdict, f.reason, f.direction) == (outcome.verdict, outcome.reason, direction) for f in self.findings
-        )
-        if alike < KEPT:
+        alike = [f for f in self.findings if (f.verdict, f.direction) == (outcome.verdict, direction)]
+        same = sum(f.reason == outcome.reason for f in alike)
+        if same < KEPT and (same or len({f.reason for f in alike}) < REASONS):
             self.findings.append(Finding(outcome.verdict, outcome.reason, direction, call, where))
 
     def count(self, verdict: Verdict, direction: Direction | None = None) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from samite.mesh import Mesh
 from samite.rules import rules
 from samite.testing.opinfo.calls import OpCall, expected
-from samite.testing.opinfo.database import dtypes_of, entries, generator_of, samples
+from samite.testing.opinfo.database import Drawn, dtypes_of, entries, generator_of, samples
 from samite.testing.opinfo.outcomes import Outcome, of_error
 from samite.testing.opinfo.placements import MESHES, Placed, describe, placements
 from samite.testing.opinfo.record import Direction, Record
@@ -20,66 +22,94 @@ __all__ = ["Effort", "sweep"]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of each entry is tried: `samples` of its main dtype (a third of other dtypes), `placements` of each
-    sample and mesh forward (half of them for gradients)."""
+    """How much of each entry is tried: `samples` of its main dtype (a third as many of others), `placements` of each
+    sample and mesh forward (half as many for gradients). `dtensor` has DTensor try the same."""
 
     samples: int = 6
     placements: int = 6
     seed: int = 0
+    dtensor: bool = False
 
 
 def sweep(name: str, effort: Effort) -> Record:
     """Try one entry. Deterministic: what is drawn depends on the entry and the seed."""
-    record = Record(name)
-    generator, chance = generator_of(name, effort.seed)
+    tried = _Sweep(name, effort)
     for number, dtype in enumerate(dtypes_of(entries()[name])):
         limit = effort.samples if number == 0 else -(-effort.samples // 3)
         for drawn in samples(name, dtype, limit, effort.seed):
-            record.samples += 1
-            _try(record, drawn.call, "forward", chance, effort.placements)
-            try:
-                backward = drawn.call.backward(drawn.process, generator) if drawn.call.learned else None
-            except Exception:  # plain PyTorch cannot: there is nothing to compare with
-                record.samite.add(Outcome("skipped"), "gradient", drawn.call.text, "")
-                continue
-            if backward is not None:
-                _try(record, backward, "gradient", chance, max(effort.placements // 2, 1))
-    record.ops = list(dict.fromkeys(record.ops))
-    return record
+            tried.sample(drawn)
+    return tried.record
 
 
-def _try(record: Record, call: OpCall, direction: Direction, chance: random.Random, limit: int) -> None:
-    try:
-        expected(call, None)
-    except Exception:
-        record.samite.add(Outcome("skipped"), direction, call.text, "")
-        return
-    try:
-        subject = Subject(call)
-        wanted, after = expected(call, subject.seed)
-    except Exception as error:
-        record.samite.add(of_error(error), direction, call.text, "")
-        return
-    record.ops.extend(subject.ops)
-    if missing := [op for op in subject.ops if op not in rules()]:
-        for op in missing:
-            record.samite.add(Outcome("unsupported", f"no rule: {op}"), direction, call.text, "")
-        return
-    for mesh, placed in _places(call, chance, limit):
-        where = f"{mesh}: {describe(placed)}"
+class _Sweep:
+    def __init__(self, name: str, effort: Effort) -> None:
+        self.record, self.effort = Record(name), effort
+        self.generator, self.chance = generator_of(name, effort.seed)
+
+    def sample(self, drawn: Drawn) -> None:
+        self.record.samples += 1
+        count = len(drawn.call.tensors)
+        self.call(drawn.call, "forward", count, self.effort.placements)
         try:
-            tried = subject.run(placed, mesh, wanted, after)
+            backward = drawn.call.backward(drawn.process, self.generator) if drawn.call.learned else None
+        except Exception:  # plain PyTorch cannot: there is nothing to compare with
+            self.skip(drawn.call, "gradient")
+            return
+        if backward is not None:
+            self.call(backward, "gradient", count, max(self.effort.placements // 2, 1))
+
+    def skip(self, call: OpCall, direction: Direction) -> None:
+        self.record.samite.add(Outcome("skipped"), direction, call.text, "")
+        self.record.dtensor.add(Outcome("skipped"), direction, call.text, "")
+
+    def call(self, call: OpCall, direction: Direction, count: int, limit: int) -> None:
+        """Only the first `count` tensors are placed: a cotangent lies as its user happens to have it."""
+        try:
+            before = torch.get_rng_state()
+            eager, _ = expected(call, None)
+            random = not torch.equal(before, torch.get_rng_state())
+        except Exception:
+            self.skip(call, direction)
+            return
+        drawn = [(mesh, placed) for mesh in MESHES for placed in self._placements(call, mesh, count, limit)]
+        self._samite(call, direction, drawn)
+        if self.effort.dtensor:
+            self._dtensor(call, direction, drawn, eager, random=random)
+
+    def _placements(self, call: OpCall, mesh: Mesh, count: int, limit: int) -> Iterator[Placed]:
+        return placements(call.tensors[:count], mesh, limit, self.chance)
+
+    def _samite(self, call: OpCall, direction: Direction, drawn: list[tuple[Mesh, Placed]]) -> None:
+        record = self.record
+        try:
+            subject = Subject(call)
+            wanted, after = expected(call, subject.seed)
         except Exception as error:
-            record.samite.add(of_error(error), direction, call.text, where)
-            continue
-        outcome = Outcome("wrong", tried.problem) if tried.problem else Outcome("right")
-        record.samite.add(outcome, direction, call.text, where)
-        if direction == "forward" and len(placed) == 1 and len(mesh) == 1:
-            record.local += not tried.gathers
-            record.whole += tried.gathers
+            record.samite.add(of_error(error), direction, call.text, "")
+            return
+        record.ops = list(dict.fromkeys([*record.ops, *subject.ops]))
+        if missing := [op for op in subject.ops if op not in rules()]:
+            for op in missing:
+                record.samite.add(Outcome("unsupported", f"no rule: {op}"), direction, call.text, "")
+            return
+        for mesh, placed in drawn:
+            where = f"{mesh}: {describe(placed)}"
+            try:
+                tried = subject.run(placed, mesh, wanted, after)
+            except Exception as error:
+                record.samite.add(of_error(error), direction, call.text, where)
+                continue
+            outcome = Outcome("wrong", tried.problem) if tried.problem else Outcome("right")
+            record.samite.add(outcome, direction, call.text, where)
+            if direction == "forward" and len(placed) == 1 and len(mesh) == 1:
+                record.local += not tried.gathers
+                record.whole += tried.gathers
 
+    def _dtensor(
+        self, call: OpCall, direction: Direction, drawn: list[tuple[Mesh, Placed]], wanted: Any, *, random: bool
+    ) -> None:
+        from samite.testing.opinfo.dtensor import run_dtensor
 
-def _places(call: OpCall, chance: random.Random, limit: int) -> Iterator[tuple[Mesh, Placed]]:
-    for mesh in MESHES:
-        for placed in placements(call.tensors, mesh, limit, chance):
-            yield mesh, placed
+        outcomes = run_dtensor(call, drawn, wanted, random=random)
+        for (mesh, placed), outcome in zip(drawn, outcomes, strict=True):
+            self.record.dtensor.add(outcome, direction, call.text, f"{mesh}: {describe(placed)}")
