@@ -109,6 +109,12 @@ MEANING = {
     "permute": "what the source of a (source, target) sends to this rank; zeros if it is no target",
     "shard": "this rank's part along `dim`, local",
     "axis_index": "this rank's place along the axes, a 0-d int64, local",
+    "valid_length": "what is no padding in this rank's chunk of `size` elements, cut by one axis after the other, a "
+    "0-d int64, local",
+    "start": "what the collective gives, still in flight; `token` numbers it, `wait_on` are tokens that must have "
+    "arrived before, what shares a `barrier_id` arrives together",
+    "wait": "what has arrived of a `dist.start`",
+    "transfer": "the value, on a device of kind `target`",
 }
 
 
@@ -126,7 +132,7 @@ def dialect() -> Iterator[str]:
 def passes() -> Iterator[str]:
     yield "| pass | what it does |"
     yield "| --- | --- |"
-    for made in default_passes({}, {}, 1):
+    for made in default_passes({}, {}, 1, overlap=True):
         summary = (sys.modules[type(made).__module__].__doc__ or "").split("\n\n")[0]
         yield f"| `{made.name}` | {' '.join(summary.partition(': ')[2].split())} |"
 

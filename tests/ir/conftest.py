@@ -55,7 +55,7 @@ class Roundtrip:
         return module
 
 
-WORDS: dict[str, Any] = {p.name: type(p) for p in (*default_passes({}, {}, 1), Roundtrip())}
+WORDS: dict[str, Any] = {p.name: type(p) for p in (*default_passes({}, {}, 1, overlap=True), Roundtrip())}
 WORDS |= {"Shard": Shard, "Replicate": Replicate, "Partial": Partial}
 
 

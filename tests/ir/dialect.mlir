@@ -29,6 +29,24 @@ module attributes {dist.mesh = #mesh} {
     %sharded = "dist.shard"(%permuted) {axes = ["dp"], dim = 0 : i64} : (!torch.vtensor<[4,16],f32>) -> !torch.vtensor<[2,16],f32>
     // CHECK-NEXT: "dist.axis_index"() {axes = ["dp", "tp"]} : () -> !torch.vtensor<[],si64>
     %index = "dist.axis_index"() {axes = ["dp", "tp"]} : () -> !torch.vtensor<[],si64>
+    // CHECK-NEXT: "dist.valid_length"() {axes = ["tp", "dp"], size = 13 : i64} : () -> !torch.vtensor<[],si64>
+    %length = "dist.valid_length"() {axes = ["tp", "dp"], size = 13 : i64} : () -> !torch.vtensor<[],si64>
+    // CHECK-NEXT: [[S:%.+]] = "dist.start"(%arg0) {axes = ["tp"], barrier_id = 0 : i64, collective = "all_to_all", dims = [1, 0], pairs = [], reduce_type = "", token = 1 : i64, wait_on = []}
+    %started = "dist.start"(%x) {collective = "all_to_all", axes = ["tp"], dims = [1, 0], pairs = [], reduce_type = "", token = 1 : i64, wait_on = [], barrier_id = 0 : i64} : (!full) -> !torch.vtensor<[32,4],f32>
+    // CHECK-NEXT: "dist.wait"([[S]]) : (!torch.vtensor<[32,4],f32>) -> !torch.vtensor<[32,4],f32>
+    %arrived = "dist.wait"(%started) : (!torch.vtensor<[32,4],f32>) -> !torch.vtensor<[32,4],f32>
     return %x : !full
+  }
+}
+
+// -----
+
+// A value crosses from one kind of device to another.
+!x = !torch.vtensor<[8,16],f32>
+module attributes {dist.mesh = #dist.mesh<["pp"], [2], ["gpu_triton", "cpu"]>} {
+  func.func @main(%x: !x) -> !x {
+    // CHECK: "dist.transfer"(%arg0) {source = "gpu_triton", target = "cpu"}
+    %y = "dist.transfer"(%x) {source = "gpu_triton", target = "cpu"} : (!x) -> !x
+    return %y : !x
   }
 }

@@ -84,7 +84,7 @@ module attributes {dist.mesh = #dist.mesh<["dp", "tp"], [2, 2], ["cpu"]>} {
 !y = !torch.vtensor<[6],f32>
 module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
   func.func @main(%x: !x {dist.layout = "[7:dp, 6]"}) -> (!y {dist.layout = "[6]"}) {
-    // CHECK: "dist.axis_index"() {axes = ["dp"]}
+    // CHECK: "dist.valid_length"() {axes = ["dp"], size = 7 : i64}
     // CHECK: [[M:%.+]] = torch.aten.where.self {{.*}}, %arg0,
     // CHECK: [[S:%.+]] = torch.aten.sum.dim_IntList [[M]]
     // CHECK-NEXT: [[R:%.+]] = "dist.all_reduce"([[S]])

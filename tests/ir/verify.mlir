@@ -120,3 +120,44 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
     return %y : !w
   }
 }
+
+// -----
+
+// What is started is waited for, once.
+// ERROR: dist.start 3: one dist.wait uses what it starts
+!x = !torch.vtensor<[4],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%x: !x {samite.name = "x", dist.layout = "[4]"}) -> (!x {dist.layout = "[4]"}) {
+    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64} : (!x) -> !x
+    %y = torch.aten.relu %s : !x -> !x
+    return %y : !x
+  }
+}
+
+// -----
+
+// Each start has its own token.
+// ERROR: dist.start 3 has another's token
+!x = !torch.vtensor<[4],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%x: !x {samite.name = "x", dist.layout = "[4]"}) -> (!x {dist.layout = "[4]"}) {
+    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64} : (!x) -> !x
+    %y = "dist.wait"(%s) : (!x) -> !x
+    %t = "dist.start"(%y) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64} : (!x) -> !x
+    %z = "dist.wait"(%t) : (!x) -> !x
+    return %z : !x
+  }
+}
+
+// -----
+
+// It may wait on what was started before it.
+// ERROR: dist.start 3 waits on [4], not all started before it
+!x = !torch.vtensor<[4],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%x: !x {samite.name = "x", dist.layout = "[4]"}) -> (!x {dist.layout = "[4]"}) {
+    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [4], barrier_id = -1 : i64} : (!x) -> !x
+    %y = "dist.wait"(%s) : (!x) -> !x
+    return %y : !x
+  }
+}

@@ -153,6 +153,23 @@ workers.run(handle, [0, torch.ones(3)], [0, 1])
 """
 
 
+STARTED = """
+def both(w):
+    under_way = collective.start(w, "reduce_scatter", "dp", [0], [], "sum", 2, 0, [], -1)
+    gathered = collective.all_gather(w * 2, "dp", 0, 2)
+    return collective.wait(under_way), gathered
+
+handle = workers.load(
+    program(both, [argument("w", split(4))],
+        [Result("a", "float32", split(4, dp=0)), Result("b", "float32", split(8))], MESH), {}
+)
+w = torch.arange(4.0)
+workers.run(handle, [w], [0, 1]).result()
+assert torch.equal(workers.read(0), w * 2), workers.read(0)
+assert torch.equal(workers.read(1), torch.cat([w * 2, w * 2])), workers.read(1)
+"""
+
+
 def script(folder: Path, text: str) -> str:
     path = folder / "script.py"
     path.write_text(COMMON.format(path=[p for p in sys.path if "tests" in p]) + text)
@@ -162,6 +179,10 @@ def script(folder: Path, text: str) -> str:
 def test_steps_and_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(2, script(tmp_path, GOOD), ["a", "b"]) == 0
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 of 2 a b", "rank 1 of 2 a b"]
+
+
+def test_a_collective_is_under_way_while_another_takes_place(tmp_path: Path) -> None:
+    assert run_script(2, script(tmp_path, STARTED)) == 0
 
 
 @pytest.mark.slow

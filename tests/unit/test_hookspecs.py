@@ -19,6 +19,7 @@ PROTOCOLS = [
     driver.StateSlot,
     driver.Event,
     driver.Communicator,
+    driver.InFlight,
     memory.Allocator,
     engine.Engine,
     engine.Workers,

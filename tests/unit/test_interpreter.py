@@ -190,7 +190,7 @@ def test_what_is_no_torch_op_is_refused() -> None:
 
 def test_an_op_that_this_process_lacks_says_how_to_import_it() -> None:
     code = generate(traced(lambda x: (x.relu(),), torch.ones(2)), "test")
-    foreign = Code(code.name, code.source, code.statements, {"aten_relu_default": "my_ops.relu.default"}, {}, {})
+    foreign = Code(code.name, code.source, code.statements, {"aten_relu_default": "my_ops.relu.default"}, {}, {}, {})
     with pytest.raises(UnsupportedOp, match=r"my_ops\.relu") as caught:
         foreign.bind(ONE, 0)
     assert "worker_imports" in caught.value.help

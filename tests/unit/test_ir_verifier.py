@@ -29,6 +29,12 @@ def all_reduce(result: str = X, **attributes: str) -> str:
     return of_x("all_reduce", ", ".join(f"{key} = {value}" for key, value in every.items()), result)
 
 
+def start(**attributes: str) -> str:
+    every = {"collective": '"all_reduce"', "axes": '["dp"]', "dims": "[]", "pairs": "[]", "reduce_type": '"sum"'}
+    every |= {"token": "0", "wait_on": "[]", "barrier_id": "-1"} | attributes
+    return of_x("start", ", ".join(f"{key} = {value}" for key, value in every.items()))
+
+
 @pytest.mark.parametrize(
     "axes, error",
     [
@@ -86,6 +92,29 @@ def test_axes(axes: str, error: str) -> None:
             '%i = "dist.axis_index"() {axes = ["dp"]} : () -> !torch.vtensor<[2],f64>',
             "result must be [] of int64, have [2] of float64",
         ),
+        (
+            '%i = "dist.valid_length"() {axes = ["dp"], size = -1} : () -> !torch.vtensor<[],si64>',
+            "size must be 0 or more, have -1",
+        ),
+        (
+            '%i = "dist.valid_length"() {axes = ["dp"], size = 7} : () -> !torch.vtensor<[],f32>',
+            "result must be [] of int64, have [] of float32",
+        ),
+        (of_x("transfer", 'source = "cpu", target = "gpu"'), "'gpu' is no device kind of the mesh, which has ('cpu',)"),
+        (of_x("transfer", 'source = "cpu", target = "cpu"'), "'cpu' is on both ends"),
+        (of_x("wait", ""), "waits for the result of a dist.start, have that of an argument"),
+        (start(collective='"broadcast"'), "collective 'broadcast' is none of ('all_reduce', 'all_gather', "),
+        (start(reduce_type='""'), "reduce_type '' does not fit all_reduce"),
+        (start(collective='"all_gather"', dims="[0]"), "reduce_type 'sum' does not fit all_gather"),
+        (start(dims="[0]"), "all_reduce has 0 dims, have (0,)"),
+        (start(collective='"reduce_scatter"', dims="[2]"), "dim 2 is no dim of 2"),
+        (start(collective='"reduce_scatter"', dims="[1]"), "result must be [8, 8] of float32, have [8, 16] of float32"),
+        (
+            start(collective='"all_to_all"', dims="[1, 0]", reduce_type='""'),
+            "result must be [16, 8] of float32, have [8, 16] of float32",
+        ),
+        (start(pairs="[[0, 1]]"), "all_reduce has no pairs"),
+        (start(collective='"permute"', reduce_type='""', pairs="[[0, 2]]"), "pairs name peer 2 of 2"),
     ],
 )
 def test_ops(line: str, error: str) -> None:

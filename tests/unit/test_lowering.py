@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from lockstep_graphs import run_graph
 from programs import argument as declared
 from programs import collective, program, traced
-from samite.errors import VerifyError
+from samite.errors import UnsupportedOp, VerifyError
 from samite.hal.program import Result
 from samite.ir.context import TensorType
 from samite.ir.importer import import_graph
@@ -164,3 +164,20 @@ func.func @main(%x: !x) -> !x {
 }"""
     with pytest.raises(VerifyError, match=r"dist\.reshard is of the global program"):
         graph_to_fx(Module.parse(text).graph, {})
+
+
+def test_a_value_that_changes_its_kind_of_device_is_refused_with_its_line() -> None:
+    text = """
+#line = loc("forward:0"("serve.py":7:0))
+!x = !torch.vtensor<[2],f32>
+module attributes {dist.mesh = #dist.mesh<["pp"], [2], ["gpu_triton", "cpu"]>} {
+  func.func @main(%x: !x) -> !x {
+    %y = "dist.transfer"(%x) {source = "gpu_triton", target = "cpu"} : (!x) -> !x loc(#line)
+    return %y : !x
+  }
+}
+"""
+    module = Module.parse(text)
+    with pytest.raises(UnsupportedOp, match="goes from gpu_triton to cpu") as caught:
+        graph_to_fx(module.graph, module.mesh)
+    assert "serve.py:7" in str(caught.value)

@@ -19,6 +19,7 @@ from samite.mesh import Mesh
 from samite.passes.base import Pass
 from samite.passes.bucket_collectives import BucketCollectives
 from samite.passes.fuse_collectives import FuseCollectives
+from samite.passes.overlap_communication import OverlapCommunication
 from samite.passes.traffic import collectives
 
 MESH = Mesh(("dp", "tp"), (2, 3))
@@ -98,6 +99,7 @@ def test_results_are_the_same(instructions: list[Instruction], bucket_bytes: int
     before = import_graph(traced(program(instructions), *inputs()[0]).graph, mesh=MESH)
     fused = same(before, [FuseCollectives()])
     bucketed = same(before, [FuseCollectives(), BucketCollectives(bucket_bytes)])
+    same(before, [FuseCollectives(), BucketCollectives(bucket_bytes), OverlapCommunication()])
     counts = [len(list(collectives(m.graph, MESH))) for m in (before, fused, bucketed)]
     assert counts == sorted(counts, reverse=True)
     moved = [sum(c.nbytes for c in collectives(m.graph, MESH)) for m in (before, fused)]

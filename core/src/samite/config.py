@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     bucket_bytes: ByteSize = Field(default=ByteSize(25 * 2**20), gt=0)
     """Size that gradients are gathered to before one reduction; "25MiB" may be written."""
 
+    overlap: bool = False
+    """Let collectives run beside the ops that do not need their results; gradients go in several buckets then, see
+    `bucket_bytes`. It wins where the communication does not need the processors that compute."""
+
     max_workers: int = Field(default=16, ge=1)
     """The most worker processes that a mesh may start on this machine."""
 

@@ -11,7 +11,7 @@ from programs import argument, collective, program, split
 from samite.errors import ConfigError
 from samite.hal.driver import Communicator, StateSlot
 from samite.hal.program import Program, Result
-from samite.layout import Layout
+from samite.layout import Factor, Layout
 from samite.lowering import to_fx
 from samite.mesh import Mesh
 from samite.testing.conformance import ProgramSuite
@@ -74,6 +74,24 @@ def test_everything_that_a_graph_reads_is_an_input() -> None:
     assert "samite.shard.default" not in ops
     assert "samite.all_reduce.default" in ops
     assert len(module.graph.find_nodes(op="placeholder")) == 3 + 1 + 1 + 1
+
+
+def test_what_depends_on_the_rank_or_is_under_way_is_not_in_a_closed_graph() -> None:
+    def length(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        under_way = collective.start(x, "all_reduce", "dp", [], [], "sum", 2, 0, [], -1)
+        return x + 1, collective.wait(under_way) * collective.valid_length("dp", 7, [2])
+
+    given = program(
+        length,
+        [argument("x", split(4, 2))],
+        [Result("a", "float32", split(4, 2)), Result("b", "float32", split(4, 2))],
+        MESH,
+    )
+    module, closed = close(to_fx(given), given)
+    assert closed.lengths == (Factor(7, ("dp",)),)
+    ops = {str(node.target) for node in module.graph.nodes}
+    assert "samite.valid_length.default" not in ops
+    assert "samite.wait.default" not in ops
 
 
 def test_one_artifact_serves_all_ranks_and_writes_state_to_its_place() -> None:

@@ -87,6 +87,7 @@ class Compiled:
             layouts=_current_layouts(tree, self.mesh),
             keep_text=keep_text,
             check=settings.debug_checks,
+            overlap=settings.overlap,
         )
         return captured, built
 

@@ -33,11 +33,13 @@ def build(
     layouts: Mapping[str, Layout] | None = None,
     keep_text: Sequence[str] = (),
     check: bool = False,
+    overlap: bool = False,
 ) -> Built:
-    """Raises PlacementError, RuleMissing, LayoutError, VerifyError, each with the user's line where an op is to blame.
+    """Raises PlacementError, RuleMissing, LayoutError, VerifyError, each with the user's line where an op is to blame,
+    and UnsupportedOp for an op that the mesh's backend declines.
 
     `layouts` are those that arguments have already; the user's placements are stronger. With `check` the module is
-    verified after every pass. Raises UnsupportedOp for an op that the mesh's backend declines.
+    verified after every pass, with `overlap` communication runs beside computation.
     """
     from samite.api.extensions import load_rules, with_passes
     from samite.api.support import check_support
@@ -52,7 +54,10 @@ def build(
         mesh=mesh,
     )
     module, records = run_passes(
-        module, with_passes(default_passes(placements, layouts or {}, bucket_bytes)), keep_text, check=check
+        module,
+        with_passes(default_passes(placements, layouts or {}, bucket_bytes, overlap=overlap)),
+        keep_text,
+        check=check,
     )
     graph = module.graph
     if mesh.engine != "lockstep":  # which interprets, whatever the backend

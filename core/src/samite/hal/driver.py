@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from samite.hal.memory import Allocator
 
 __all__ = [
+    "Arrived",
     "Bound",
     "Communicator",
     "Device",
@@ -24,6 +25,7 @@ __all__ = [
     "Event",
     "Executable",
     "Group",
+    "InFlight",
     "OpSignature",
     "StateSlot",
     "Support",
@@ -95,9 +97,30 @@ class StateSlot(Protocol):
         return None
 
 
+class InFlight(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> torch.Tensor:
+        """Its result, once it is there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Arrived(InFlight):
+    """One that is over."""
+
+    result: torch.Tensor
+
+    def wait(self) -> torch.Tensor:
+        return self.result
+
+
 @runtime_checkable
 class Communicator(Protocol):
-    """The dialect's collectives over local tensors. `axes` are mesh axes, major first; peers are ordered by them."""
+    """The dialect's collectives over local tensors. `axes` are mesh axes, major first; peers are ordered by them.
+
+    Subclass it for the defaults.
+    """
 
     def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor: ...
     def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor: ...
@@ -106,6 +129,11 @@ class Communicator(Protocol):
     def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor: ...
     def barrier(self) -> None: ...
     def close(self) -> None: ...
+
+    def start(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> InFlight:
+        """The collective `verb` of these arguments, of which the caller does not wait for the result; until it does, it
+        leaves `x` as it is. Default: done at once."""
+        return Arrived(getattr(self, verb)(x, axes, *arguments))
 
 
 class Bound(Protocol):

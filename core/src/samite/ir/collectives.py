@@ -1,8 +1,9 @@
 """The dialect's collectives as torch ops (`torch.ops.samite.*`): how expansions and local programs spell them in torch.
 
 `axes` is comma joined, major axis first; `parts` is the number of peers along them, which fixes result shapes without
-a mesh. The kernels here serve graphs that run as plain torch code (Inductor, expansions under test): they ask the
-`Endpoint` that `using` made current in this thread. The interpreter recognises these ops and never calls the kernels.
+a mesh, `peers` the number along each of them. The kernels here serve graphs that run as plain torch code (Inductor,
+expansions under test): they ask the `Endpoint` that `using` made current in this thread. The interpreter recognises
+these ops and never calls the kernels.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+
+from samite.layout import Factor
 
 __all__ = ["COLLECTIVES", "RANK_LOCAL", "Endpoint", "current", "join_axes", "split_axes", "using"]
 
@@ -65,11 +68,13 @@ _lib.define("all_to_all(Tensor x, str axes, int split_dim, int concat_dim, int p
 _lib.define("permute(Tensor x, str axes, int[] pairs) -> Tensor")
 _lib.define("shard(Tensor x, str axes, int dim, int parts) -> Tensor")
 _lib.define("axis_index(str axes) -> Tensor")
+_lib.define("valid_length(str axes, int size, int[] peers) -> Tensor")
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 """Ops that communicate, in `torch.ops.samite`."""
-RANK_LOCAL = ("shard", "axis_index")
-"""Ops that only ask where this rank is: `shard` is its slice of `x` cut into `parts` equal chunks of `dim`."""
+RANK_LOCAL = ("shard", "axis_index", "valid_length")
+"""Ops that only ask where this rank is: `shard` is its slice of `x` cut into `parts` equal chunks of `dim`,
+`valid_length` what is no padding in its chunk of `size` elements, cut by one axis after the other."""
 
 
 def _all_reduce(x: torch.Tensor, axes: str, reduce_type: str) -> torch.Tensor:
@@ -101,6 +106,13 @@ def _axis_index(axes: str) -> torch.Tensor:
     return torch.tensor(current().axis_index(split_axes(axes)), dtype=torch.int64)
 
 
+def _valid_length(axes: str, size: int, peers: list[int]) -> torch.Tensor:
+    names = split_axes(axes)
+    at = {axis: current().axis_index([axis]) for axis in names}
+    _, valid = Factor(size, names).span(dict(zip(names, peers, strict=True)), at)
+    return torch.tensor(valid, dtype=torch.int64)
+
+
 for _name, _kernel in {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
@@ -109,6 +121,7 @@ for _name, _kernel in {
     "permute": _permute,
     "shard": _shard,
     "axis_index": _axis_index,
+    "valid_length": _valid_length,
 }.items():
     _lib.impl(_name, _kernel, "CompositeExplicitAutograd")
 
@@ -152,4 +165,9 @@ def _(x: torch.Tensor, axes: str, split_dim: int, concat_dim: int, parts: int) -
 
 @torch.library.register_fake("samite::axis_index")
 def _(axes: str) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64)
+
+
+@torch.library.register_fake("samite::valid_length")
+def _(axes: str, size: int, peers: list[int]) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64)

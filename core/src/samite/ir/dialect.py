@@ -14,14 +14,17 @@ from samite.ir.attributes import encode
 from samite.ir.verifier import (
     ALGORITHMS,
     REDUCE_TYPES,
+    between_kinds,
     between_peers,
     checked,
     index,
     layouts,
+    natural,
     one_of,
     over_axes,
     resized,
 )
+from samite.ir.verifier_starts import in_flight, started
 
 __all__ = ["dist_dialect", "mesh_attribute"]
 
@@ -104,7 +107,38 @@ def dist_dialect() -> Any:
         out: Result[Any]
         verify_invariants = checked(over_axes, index)
 
+    class ValidLength(Dist.Operation, name="valid_length", traits=[ext.Pure]):
+        axes: ir.ArrayAttr
+        size: ir.IntegerAttr
+        out: Result[Any]
+        verify_invariants = checked(over_axes, natural("size"), index)
+
+    class Start(OverAxes, name="start"):
+        collective: ir.StringAttr
+        dims: ir.ArrayAttr
+        pairs: ir.ArrayAttr
+        reduce_type: ir.StringAttr
+        token: ir.IntegerAttr
+        wait_on: ir.ArrayAttr
+        barrier_id: ir.IntegerAttr
+        out: Result[Any]
+        verify_invariants = checked(over_axes, started)
+
+    class Wait(Dist.Operation, name="wait", traits=[ext.Pure]):
+        x: Operand[Any]
+        out: Result[Any]
+        verify_invariants = checked(in_flight, resized())
+
+    class Transfer(Dist.Operation, name="transfer", traits=[ext.Pure]):
+        x: Operand[Any]
+        source: ir.StringAttr
+        target: ir.StringAttr
+        out: Result[Any]
+        verify_invariants = checked(between_kinds("source", "target"), resized())
+
     Dist.MeshAttribute = MeshAttribute
-    for made in (Constrain, Reshard, AllReduce, AllGather, ReduceScatter, AllToAll, Permute, Shard, AxisIndex):
+    reshards, local = (Constrain, Reshard), (Shard, AxisIndex, ValidLength)
+    collectives = (AllReduce, AllGather, ReduceScatter, AllToAll, Permute)
+    for made in (*reshards, *collectives, *local, Start, Wait, Transfer):
         setattr(Dist, made.__name__, made)
     return Dist

@@ -78,7 +78,7 @@ def overload(name: str) -> torch._ops.OpOverload:
     """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa". UnsupportedOp if there is none."""
     namespace, packet, *rest = name.split(".")
     if namespace == "samite":  # defined by importing these, which a worker may not have done
-        for definition in ("adam", "collectives", "random", "sdpa"):
+        for definition in ("adam", "asynchronous", "collectives", "random", "sdpa"):
             importlib.import_module(f"samite.ir.{definition}")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
@@ -104,7 +104,7 @@ class Op:
     @cached_property
     def literals(self) -> Mapping[str, Any]:
         """Arguments that are no tensors, by the schema's names; of ops without a schema, the attributes."""
-        if self.attributes:
+        if self.attributes or self.name.startswith("dist."):
             return dict(self.attributes)
         schema = overload(self.name)._schema.arguments
         found: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from samite.layout import from_placements
 
 __all__ = ["import_graph", "trace"]
 
-_DIST_CALLS = frozenset(COLLECTIVES + RANK_LOCAL)
+_DIST_CALLS = frozenset((*COLLECTIVES, *RANK_LOCAL, "start", "wait"))
 _UNREADABLE = frozenset((torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2))
 """dtypes whose literals Python cannot read back; float32 holds all their values."""
 
@@ -179,10 +179,11 @@ def _constraint(node: torch.fx.Node, shape: Sequence[int], placements: str, mesh
 
 
 def _dist_attributes(name: str, bound: dict[str, Any]) -> dict[str, Any]:
-    found = {key: value for key, value in bound.items() if key not in ("x", "parts")}
-    found["axes"] = split_axes(found["axes"])
+    found = {key: value for key, value in bound.items() if key not in ("x", "parts", "peers")}
+    if "axes" in found:
+        found["axes"] = split_axes(found["axes"])
     if name == "all_reduce":
         found |= {"algorithm": "auto", "chunk_bytes": 0}
-    if name == "permute":
+    if "pairs" in found:
         found["pairs"] = tuple(zip(found["pairs"][::2], found["pairs"][1::2], strict=True))
     return found

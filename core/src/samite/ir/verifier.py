@@ -19,13 +19,18 @@ __all__ = [
     "ALGORITHMS",
     "REDUCE_TYPES",
     "Check",
+    "between_kinds",
     "between_peers",
     "checked",
+    "decoded",
     "index",
     "layouts",
+    "natural",
     "one_of",
     "over_axes",
     "resized",
+    "size_of_result",
+    "type_of",
 ]
 
 REDUCE_TYPES = ("sum", "max", "min", "prod")
@@ -72,7 +77,7 @@ def one_of(name: str, known: tuple[str, ...]) -> Check:
     """The attribute is one of these words."""
 
     def check(op: Any) -> str:
-        value = _decoded(op, name)
+        value = decoded(op, name)
         return "" if value in known else f"{name} {value!r} is none of {known}"
 
     return check
@@ -83,27 +88,56 @@ def resized(grown: str = "", shrunk: str = "") -> Check:
     that `shrunk` names divided by their number."""
 
     def check(op: Any) -> str:
-        source, target = _type(op.operands[0]), _type(op.results[0])
-        shape, peers = list(source.shape), _peers(op) if grown or shrunk else 1
-        if peers is None:
-            return ""
-        if shrunk:
-            dim = _dim(op, shrunk, shape)
-            if shape[dim] % peers:
-                return f"dim {dim} of {shape} is not a multiple of {peers} peers"
-            shape[dim] //= peers
-        if grown:
-            shape[_dim(op, grown, shape)] *= peers
-        if (tuple(shape), source.dtype) == target:
-            return ""
-        return f"result must be {shape} of {source.dtype}, have {list(target.shape)} of {target.dtype}"
+        rank = len(type_of(op.operands[0]).shape)
+        grows, shrinks = (_dim(op, name, rank) if name else None for name in (grown, shrunk))
+        return size_of_result(op, grows, shrinks)
+
+    return check
+
+
+def size_of_result(op: Any, grown: int | None, shrunk: int | None) -> str:
+    """What is wrong with the result of an op that makes dim `grown` as many times as large as there are peers, and
+    dim `shrunk` that much smaller."""
+    source, target = type_of(op.operands[0]), type_of(op.results[0])
+    shape, peers = list(source.shape), 1 if grown is None and shrunk is None else _peers(op)
+    if peers is None:
+        return ""
+    if shrunk is not None:
+        if shape[shrunk] % peers:
+            return f"dim {shrunk} of {shape} is not a multiple of {peers} peers"
+        shape[shrunk] //= peers
+    if grown is not None:
+        shape[grown] *= peers
+    if (tuple(shape), source.dtype) == target:
+        return ""
+    return f"result must be {shape} of {source.dtype}, have {list(target.shape)} of {target.dtype}"
+
+
+def between_kinds(*names: str) -> Check:
+    """These attributes name device kinds of the mesh, each another one."""
+
+    def check(op: Any) -> str:
+        found, kinds = [decoded(op, name) for name in names], _kinds(op)
+        if unknown := [kind for kind in found if kinds is not None and kind not in kinds]:
+            return f"{unknown[0]!r} is no device kind of the mesh, which has {kinds}"
+        return "" if len(set(found)) == len(found) else f"{found[0]!r} is on both ends"
+
+    return check
+
+
+def natural(name: str) -> Check:
+    """The attribute is a number that counts something."""
+
+    def check(op: Any) -> str:
+        value = decoded(op, name)
+        return "" if isinstance(value, int) and value >= 0 else f"{name} must be 0 or more, have {value!r}"
 
     return check
 
 
 def between_peers(op: Any) -> str:
     """`pairs` are (source, target) of peers, each target once."""
-    pairs, peers = _decoded(op, "pairs"), _peers(op)
+    pairs, peers = decoded(op, "pairs"), _peers(op)
     if not isinstance(pairs, tuple) or not all(map(_is_pair, pairs)):
         return f"pairs must be (source, target), have {pairs}"
     if len({target for _, target in pairs}) != len(pairs):
@@ -116,9 +150,9 @@ def layouts(*names: str) -> Check:
     """These attributes spell layouts of the result on the mesh."""
 
     def check(op: Any) -> str:
-        shape, mesh = _type(op.results[0]).shape, _mesh(op)
+        shape, mesh = type_of(op.results[0]).shape, _mesh(op)
         for name in names:
-            text = _decoded(op, name)
+            text = decoded(op, name)
             try:
                 layout = Layout.parse(str(text))
                 if mesh is not None:
@@ -134,7 +168,7 @@ def layouts(*names: str) -> Check:
 
 def index(op: Any) -> str:
     """The result is a rank's index: a 0-d int64."""
-    found = _type(op.results[0])
+    found = type_of(op.results[0])
     return (
         ""
         if found == TensorType((), "int64")
@@ -142,7 +176,8 @@ def index(op: Any) -> str:
     )
 
 
-def _decoded(op: Any, name: str) -> Any:
+def decoded(op: Any, name: str) -> Any:
+    """An attribute's plain value; to be called in checks."""
     if name not in op.attributes:
         raise _Missing
     try:
@@ -152,7 +187,7 @@ def _decoded(op: Any, name: str) -> Any:
 
 
 def _axes(op: Any) -> tuple[str, ...]:
-    axes = _decoded(op, "axes")
+    axes = decoded(op, "axes")
     if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
         raise _Wrong(f"axes must be a list of names, have {axes!r}")
     return axes
@@ -164,10 +199,10 @@ def _peers(op: Any) -> int | None:
     return None if mesh is None else prod(mesh[axis] for axis in _axes(op))
 
 
-def _dim(op: Any, name: str, shape: list[int]) -> int:
-    dim = _decoded(op, name)
-    if not isinstance(dim, int) or not 0 <= dim < len(shape):
-        raise _Wrong(f"{name} {dim!r} is no dim of {len(shape)}")
+def _dim(op: Any, name: str, rank: int) -> int:
+    dim = decoded(op, name)
+    if not isinstance(dim, int) or not 0 <= dim < rank:
+        raise _Wrong(f"{name} {dim!r} is no dim of {rank}")
     return dim
 
 
@@ -175,7 +210,8 @@ def _is_pair(end: Any) -> bool:
     return isinstance(end, tuple) and len(end) == 2 and all(isinstance(peer, int) for peer in end)
 
 
-def _type(value: Any) -> TensorType:
+def type_of(value: Any) -> TensorType:
+    """The type of an operand or result; to be called in checks."""
     found = tensor_type(value.type)
     if found is None:
         raise _Wrong(f"a tensor is needed, have {value.type}")
@@ -184,10 +220,21 @@ def _type(value: Any) -> TensorType:
 
 def _mesh(op: Any) -> dict[str, int] | None:
     """The mesh of the module around an op; None while there is none."""
+    attribute = _mesh_attribute(op)
+    return None if attribute is None else read_mesh(attribute)
+
+
+def _kinds(op: Any) -> tuple[str, ...] | None:
+    """The mesh's device kinds."""
+    attribute = _mesh_attribute(op)
+    return None if attribute is None else decode(attribute.kinds)
+
+
+def _mesh_attribute(op: Any) -> Any:
     at = op.operation.parent
     while at is not None:
         attributes = at.operation.attributes
         if "dist.mesh" in attributes:
-            return read_mesh(attributes["dist.mesh"])
+            return attributes["dist.mesh"]
         at = at.operation.parent
     return None

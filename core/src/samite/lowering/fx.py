@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from samite.errors import VerifyError
+from samite.errors import UnsupportedOp, VerifyError
 from samite.ir.collectives import join_axes
 from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload
 from samite.ir.module import Module
@@ -97,11 +97,16 @@ def _value(item: Slot | Constant | ListOf, operands: list[torch.fx.Node]) -> Any
 
 def _dist_call(node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node]) -> tuple[Any, tuple[Any, ...]]:
     literals = node.op.literals
-    if "axes" not in literals:
+    if node.op.name == "dist.transfer":
+        what = f"a value goes from {literals['source']} to {literals['target']}"
+        raise UnsupportedOp(f"{what}, and this backend has one kind of device", where=node.source.line)
+    if node.op.name != "dist.wait" and "axes" not in literals:
         raise VerifyError(f"{node.op.name} is of the global program; partition makes it local", where=node.source.line)
-    given = dict(literals) | {
-        "axes": join_axes(literals["axes"]),
-        "parts": prod(mesh[axis] for axis in literals["axes"]),
+    peers = [mesh[axis] for axis in literals.get("axes", ())]
+    given = {key: list(value) if isinstance(value, tuple) else value for key, value in literals.items()} | {
+        "axes": join_axes(literals.get("axes", ())),
+        "parts": prod(peers),
+        "peers": peers,
         "pairs": [end for pair in literals.get("pairs", ()) for end in pair],
     }
     target = overload(f"samite.{node.op.name.removeprefix('dist.')}")

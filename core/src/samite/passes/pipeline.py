@@ -15,6 +15,7 @@ from samite.passes.bucket_collectives import BucketCollectives
 from samite.passes.constrain import Constrain, Placements
 from samite.passes.fuse_collectives import FuseCollectives
 from samite.passes.normalise import Normalise
+from samite.passes.overlap_communication import OverlapCommunication
 from samite.passes.partition import Partition
 from samite.passes.place import Place
 from samite.passes.traffic import collectives
@@ -23,8 +24,11 @@ from samite.passes.verify import Verify
 __all__ = ["default_passes", "run_passes"]
 
 
-def default_passes(placements: Placements, layouts: Mapping[str, Layout], bucket_bytes: int) -> list[Pass]:
-    """From an imported module to a local one. `layouts` are those that arguments have already."""
+def default_passes(
+    placements: Placements, layouts: Mapping[str, Layout], bucket_bytes: int, *, overlap: bool = False
+) -> list[Pass]:
+    """From an imported module to a local one. `layouts` are those that arguments have already; with `overlap`
+    communication runs beside computation where it can."""
     return [
         Normalise(),
         Constrain(placements, layouts),
@@ -32,6 +36,7 @@ def default_passes(placements: Placements, layouts: Mapping[str, Layout], bucket
         Partition(),
         FuseCollectives(),
         BucketCollectives(bucket_bytes),
+        *([OverlapCommunication()] if overlap else []),
         Verify(),
     ]
 

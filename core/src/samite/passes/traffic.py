@@ -13,7 +13,7 @@ from samite.ir.graph import Graph, Node, Source
 
 __all__ = ["Collective", "collectives", "is_collective", "itemsize"]
 
-_VERBS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"))
+_VERBS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "start"))
 
 
 @cache
@@ -35,7 +35,7 @@ class Collective:
 
 
 def is_collective(node: Node) -> bool:
-    """Whether a node moves data between ranks."""
+    """Whether a node moves data between ranks, or starts to."""
     return node.op.name.startswith("dist.") and node.op.name.removeprefix("dist.") in _VERBS
 
 
@@ -43,7 +43,7 @@ def collectives(graph: Graph, mesh: Mapping[str, int]) -> Iterator[Collective]:
     """Every collective of a partitioned function, in program order."""
     for node in graph.nodes:
         if is_collective(node):
-            verb = node.op.name.removeprefix("dist.")
+            verb = node.op.literals.get("collective", node.op.name.removeprefix("dist."))
             axes: tuple[str, ...] = node.op.literals["axes"]
             type = node.op.operands[0]
             nbytes = _elements(node, verb, prod(mesh[a] for a in axes)) * itemsize(type.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from samite.errors import InputError, VerifyError
 from samite.ir.context import TensorType
-from samite.ir.graph import Argument
+from samite.ir.graph import Argument, Graph
 from samite.ir.module import Module
 from samite.layout import Layout
 
@@ -36,6 +36,7 @@ class Verify:
                     where=node.source.line,
                     help="cast one of them: x.to(weight.dtype)",
                 )
+        _check_starts(graph)
         for argument in graph.arguments:
             _check_local(argument.name, argument.layout, argument.type, module.mesh)
         ends = zip(graph.returns, graph.aliases, graph.return_layouts, strict=True)
@@ -44,6 +45,22 @@ class Verify:
             if alias >= 0:
                 _check_successor(graph.arguments[alias], graph.types[value], layout)
         return module
+
+
+def _check_starts(graph: Graph) -> None:
+    """Every start has its own token and one user, a wait, and waits only on what was started before it."""
+    users, tokens = graph.users(), set[int]()
+    for node in graph.nodes:
+        if node.op.name != "dist.start":
+            continue
+        token, wait_on = node.op.literals["token"], node.op.literals["wait_on"]
+        waits = [u for u in users[node.results[0]] if u < len(graph.nodes) and graph.nodes[u].op.name == "dist.wait"]
+        if len(waits) != 1 or len(users[node.results[0]]) != 1:
+            raise VerifyError(f"dist.start {token}: one dist.wait uses what it starts", where=node.source.line)
+        if token in tokens or not tokens.issuperset(wait_on):
+            what = "has another's token" if token in tokens else f"waits on {list(wait_on)}, not all started before it"
+            raise VerifyError(f"dist.start {token} {what}", where=node.source.line)
+        tokens.add(token)
 
 
 def _check_local(name: str, text: str, type: TensorType, mesh: Mapping[str, int]) -> None:

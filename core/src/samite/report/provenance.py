@@ -15,7 +15,7 @@ __all__ = ["Provenance"]
 _MOVES = (
     *("aten.view", "aten.t", "aten.transpose.int", "aten.permute", "aten.squeeze.dim", "aten.unsqueeze"),
     *("aten.expand", "aten.slice.Tensor", "aten.select.int", "aten.clone", "aten._to_copy"),
-    *("aten.split_with_sizes", "aten.cat", "dist.shard"),
+    *("aten.split_with_sizes", "aten.cat", "dist.shard", "dist.wait"),
 )
 _LINEAR = (
     *("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.where.self"),

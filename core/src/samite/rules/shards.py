@@ -22,24 +22,30 @@ __all__ = ["Shards", "along", "place_of", "valid_mask"]
 def place_of(factor: Factor, mesh: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """(first global index, valid length) of this rank's shard of a factor, both 0-d int64: `Factor.span` in torch."""
     first = torch.zeros((), dtype=torch.int64)
-    valid = torch.full((), factor.size, dtype=torch.int64)
     for axis, chunk in zip(factor.axes, factor.chunks(mesh)[1:], strict=True):
-        at = torch.ops.samite.axis_index(axis) * chunk
-        first, valid = first + at, (valid - at).clamp(0, chunk)
-    return first, valid
+        first = first + torch.ops.samite.axis_index(axis) * chunk
+    return first, valid_length(factor, mesh)
+
+
+def valid_length(factor: Factor, mesh: Mapping[str, int]) -> torch.Tensor:
+    """0-d int64: how much of this rank's shard of a factor is no padding."""
+    if not factor.axes:
+        return torch.full((), factor.size, dtype=torch.int64)
+    peers = [mesh[axis] for axis in factor.axes]
+    return torch.ops.samite.valid_length(join_axes(factor.axes), factor.size, peers)
 
 
 def valid_mask(factors: Dim, mesh: Mapping[str, int]) -> torch.Tensor:
     """Bool, one entry a local position of a dim: whether it holds an element rather than padding."""
-    whole = torch.ones((1,), dtype=torch.bool)
-    for factor in factors:
-        local = factor.local(mesh)
-        if factor.padded(mesh):
-            here = torch.arange(local) < place_of(factor, mesh)[1]
-        else:
-            here = torch.ones((local,), dtype=torch.bool)
-        whole = (whole[:, None] & here).reshape(-1)
-    return whole
+    first, *rest = (
+        torch.arange(f.local(mesh)) < valid_length(f, mesh)
+        if f.padded(mesh)
+        else torch.ones((f.local(mesh),), dtype=torch.bool)
+        for f in factors
+    )
+    for here in rest:
+        first = (first[:, None] & here).reshape(-1)
+    return first
 
 
 def along(vector: torch.Tensor, dim: int, ndim: int) -> torch.Tensor:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from samite.hal.driver import Communicator
+from samite.hal.driver import Communicator, InFlight
 from samite.hal.shared import Segment
 
 __all__ = ["Board", "Row", "Sequenced"]
@@ -125,6 +126,13 @@ class Sequenced(Communicator):
     def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
         return self._call("permute", x, axes, tuple(pairs))
 
+    def start(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> InFlight:
+        self._note(f"start {verb}", x, axes, arguments)
+        self.inside = True
+        under_way = self._inner.start(verb, x, axes, *arguments)
+        self.inside = False
+        return _Watched(under_way, self)
+
     def barrier(self) -> None:
         self._inner.barrier()
 
@@ -132,12 +140,27 @@ class Sequenced(Communicator):
         self._inner.close()
 
     def _call(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> torch.Tensor:
+        self._note(verb, x, axes, arguments)
+        self.inside = True
+        result = getattr(self._inner, verb)(x, axes, *arguments)
+        self.inside = False
+        return result
+
+    def _note(self, verb: str, x: torch.Tensor, axes: Sequence[str], arguments: tuple[Any, ...]) -> None:
         key = (verb, tuple(axes), arguments, x.shape, x.dtype)
         if (text := self._texts.get(key)) is None:
             words = (verb, *map(str, arguments), "over", ".".join(axes), "of", f"{x.dtype}{list(x.shape)}")
             text = self._texts[key] = " ".join(words).replace("torch.", "").encode()
         self._row.enter(text)
-        self.inside = True
-        result = getattr(self._inner, verb)(x, axes, *arguments)
-        self.inside = False
+
+
+@dataclass(frozen=True)
+class _Watched(InFlight):
+    under_way: InFlight
+    communicator: Sequenced
+
+    def wait(self) -> torch.Tensor:
+        self.communicator.inside = True
+        result = self.under_way.wait()
+        self.communicator.inside = False
         return result

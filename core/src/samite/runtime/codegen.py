@@ -25,13 +25,15 @@ import torch
 from torch import fx
 
 from samite.errors import UnsupportedOp
+from samite.ir.asynchronous import arguments_of
 from samite.ir.collectives import split_axes
 from samite.ir.graph import overload
+from samite.layout import Factor
 from samite.mesh import Mesh
 
 __all__ = ["Code", "Collective", "Expression", "Main", "Statement", "Writer", "generate"]
 
-Main = Callable[[Sequence[torch.Tensor]], Generator[Any, torch.Tensor, tuple[torch.Tensor, ...]]]
+Main = Callable[[Sequence[torch.Tensor]], Generator[Any, Any, tuple[torch.Tensor, ...]]]
 """A bound program: takes a step's local inputs; yields (`Collective`, tensor), is sent results, returns the outputs."""
 
 
@@ -41,12 +43,16 @@ class Expression(str):
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a program: a method of `Communicator` and its arguments after the tensor and the axes."""
+    """One collective of a program: a method of `Communicator` and its arguments after the tensor and the axes.
+
+    One that is only `started` gives a `samite.hal.driver.InFlight` in place of its result.
+    """
 
     verb: str
     axes: tuple[str, ...]
     arguments: tuple[Any, ...]
     where: str = ""
+    started: bool = False
 
     def __str__(self) -> str:
         words = (self.verb, *(str(a) for a in self.arguments), "over", ".".join(self.axes))
@@ -65,7 +71,8 @@ class Statement:
 class Code:
     """A program's source and what its names stand for. Picklable; needs no compiler to load.
 
-    `ops` are full names ("aten.add.Tensor"); `places` are axes: the name stands for the rank's index along them.
+    `ops` are full names ("aten.add.Tensor"); `places` are axes: the name stands for the rank's index along them;
+    `lengths` are factors: it stands for the valid length of the rank's shard.
     """
 
     name: str
@@ -74,6 +81,7 @@ class Code:
     ops: Mapping[str, str]
     constants: Mapping[str, Any]
     places: Mapping[str, tuple[str, ...]]
+    lengths: Mapping[str, Factor]
 
     @property
     def filename(self) -> str:
@@ -94,6 +102,8 @@ class Code:
         namespace: dict[str, Any] = {"torch": torch, **self.constants, **names}
         namespace.update((name, overload(op)) for name, op in self.ops.items())
         namespace.update((name, mesh.peers(rank, axes).index(rank)) for name, axes in self.places.items())
+        at = mesh.coordinates(rank)
+        namespace.update((name, factor.span(mesh, at)[1]) for name, factor in self.lengths.items())
         exec(self._compiled, namespace)
         return namespace["main"]
 
@@ -126,7 +136,9 @@ def generate(
     if not any(isinstance(value, Collective) for value in writer.constants.values()):
         lines.append("    yield")  # never reached: makes it a generator all the same
         statements.append(Statement())
-    return Code(name, "\n".join(lines) + "\n", tuple(statements), writer.ops, writer.constants, writer.places)
+    return Code(
+        name, "\n".join(lines) + "\n", tuple(statements), writer.ops, writer.constants, writer.places, writer.lengths
+    )
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
@@ -146,6 +158,7 @@ class Writer:
         self.ops: dict[str, str] = {}
         self.constants: dict[str, Any] = {}
         self.places: dict[str, tuple[str, ...]] = {}
+        self.lengths: dict[str, Factor] = {}
         self._module = module
         self._taken = {node.name for node in module.graph.nodes}
 
@@ -195,6 +208,12 @@ class Writer:
         self.places[name] = axes
         return name
 
+    def length(self, factor: Factor) -> str:
+        """The name of the valid length of this rank's shard of a factor."""
+        name = self._free(f"valid_{factor.size}_{'_'.join(factor.axes)}")
+        self.lengths[name] = factor
+        return name
+
     def _free(self, name: str) -> str:
         while name in self._taken:
             name += "_"
@@ -229,9 +248,27 @@ def _collective(writer: Writer, node: fx.Node) -> str:
     return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"
 
 
+def _start(writer: Writer, node: fx.Node) -> str:
+    x, verb, axes, dims, pairs, reduce_type, *_ = _arguments(node)
+    arguments = arguments_of(verb, dims, list(zip(pairs[::2], pairs[1::2], strict=True)), reduce_type)
+    arguments = tuple(tuple(value) if isinstance(value, list) else value for value in arguments)
+    site = Collective(verb, split_axes(axes), arguments, _where(node), started=True)
+    return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"
+
+
+def _wait(writer: Writer, node: fx.Node) -> str:
+    (under_way,) = _arguments(node)
+    return f"{writer.literal(under_way)}.wait()"
+
+
 def _axis_index(writer: Writer, node: fx.Node) -> str:
     (axes,) = _arguments(node)
     return f"torch.tensor({writer.place(split_axes(axes))})"
+
+
+def _valid_length(writer: Writer, node: fx.Node) -> str:
+    axes, size, _ = _arguments(node)
+    return f"torch.tensor({writer.length(Factor(size, split_axes(axes)))})"
 
 
 def _shard(writer: Writer, node: fx.Node) -> str:
@@ -243,6 +280,9 @@ def _shard(writer: Writer, node: fx.Node) -> str:
 
 _SPECIAL: dict[str, Callable[[Writer, fx.Node], str]] = {
     **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"), _collective),
+    "start": _start,
+    "wait": _wait,
     "axis_index": _axis_index,
+    "valid_length": _valid_length,
     "shard": _shard,
 }

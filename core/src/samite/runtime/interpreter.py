@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from samite.errors import CollectiveMismatch, OutOfMemory, SamiteError, WorkerError
-from samite.hal.driver import Communicator
+from samite.hal.driver import Arrived, Communicator, InFlight
 from samite.mesh import Mesh
 from samite.runtime.codegen import Code, Collective, Expression, Main, Writer, generate
 from samite.runtime.joint import REDUCE, compute
@@ -43,7 +43,12 @@ def run(
         request = next(running)
         while True:
             site, x = request
-            request = running.send(getattr(communicator, site.verb)(x, site.axes, *site.arguments))
+            assert communicator is not None, "a program with collectives has one"
+            if site.started:
+                answer: Any = communicator.start(site.verb, x, site.axes, *site.arguments)
+            else:
+                answer = getattr(communicator, site.verb)(x, site.axes, *site.arguments)
+            request = running.send(answer)
     except StopIteration as stop:
         return stop.value
     except Exception as error:
@@ -58,7 +63,7 @@ def run_lockstep(
     Deterministic. Raises CollectiveMismatch if ranks ask for different collectives, else what `run` raises.
     """
     running = [main(given) for main, given in zip(mains, inputs, strict=True)]
-    sent: Sequence[torch.Tensor | None] = [None] * mesh.size
+    sent: Sequence[torch.Tensor | InFlight | None] = [None] * mesh.size
     while True:
         requests: list[tuple[Collective, torch.Tensor] | None] = []
         outputs: list[tuple[torch.Tensor, ...]] = []
@@ -76,7 +81,8 @@ def run_lockstep(
         tensors = [request[1] for request in requests if request is not None]
         del requests  # the operands die with the collective, not with the next one
         try:
-            sent = compute(site.verb, tensors, site.axes, site.arguments, mesh)
+            computed = compute(site.verb, tensors, site.axes, site.arguments, mesh)
+            sent = [Arrived(result) for result in computed] if site.started else computed
         except RuntimeError as error:
             raise WorkerError(f"{site.verb}: {error}", where=site.where) from error
 

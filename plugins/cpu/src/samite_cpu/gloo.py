@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from samite.errors import MeshError, UnsupportedOp
-from samite.hal.driver import Communicator, Group
+from samite.hal.driver import Arrived, Communicator, Group, InFlight
 from samite_cpu.stacking import joined, stacked
 
 __all__ = ["GlooCommunicator"]
@@ -37,6 +38,20 @@ _REDUCED_BY_GLOO = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class _Works(InFlight):
+    """What gloo has under way, and how its result is made of what that leaves. gloo keeps the tensors alive."""
+
+    works: Sequence[Any]
+    finish: Callable[[], torch.Tensor]
+    timeout: timedelta | None = None  # sends and receives are not told theirs before
+
+    def wait(self) -> torch.Tensor:
+        for work in self.works:
+            work.wait() if self.timeout is None else work.wait(self.timeout)
+        return self.finish()
+
+
 class GlooCommunicator(Communicator):
     """One rank's collectives. Groups are made at their first use, which every rank of a program reaches in one order.
 
@@ -56,63 +71,78 @@ class GlooCommunicator(Communicator):
             self._store = dist.PrefixStore(f"{group.options.get('namespace', 'samite')}/gloo/{group.generation}", store)
 
     def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
+        return self._all_reduce(x, axes, reduce_type).wait()
+
+    def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor:
+        return self._all_gather(x, axes, dim).wait()
+
+    def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor:
+        return self._reduce_scatter(x, axes, dim, reduce_type).wait()
+
+    def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor:
+        return self._all_to_all(x, axes, split_dim, concat_dim).wait()
+
+    def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        return self._permute(x, axes, pairs).wait()
+
+    def start(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> InFlight:
+        """On gloo's own thread: the collectives of a group take place in the order in which they were started."""
+        return getattr(self, f"_{verb}")(x, axes, *arguments)
+
+    def _all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> InFlight:
         if self._parts(axes) == 1 or not x.numel():
-            return x
+            return Arrived(x)
         given, x, reduce_type = x.dtype, *_reducible(x, reduce_type)
         # gloo reduces in place, and `x` may be read again.
         total = x.clone(memory_format=torch.contiguous_format)
-        self._group(axes).allreduce([total], self._timed(c10d.AllreduceOptions(), reduce_type)).wait()
-        return total.to(given)
+        work = self._group(axes).allreduce([total], self._timed(c10d.AllreduceOptions(), reduce_type))
+        return _Works([work], lambda: total.to(given))
 
-    def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor:
+    def _all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> InFlight:
         parts = self._parts(axes)
         if parts == 1:
-            return x
-        gathered = x.new_empty((parts, *x.shape))
+            return Arrived(x)
+        works, gathered = list[Any](), x.new_empty((parts, *x.shape))
         if x.numel():
             options = self._timed(c10d.AllgatherOptions())
-            self._group(axes)._allgather_base(_bytes(gathered), _bytes(x.contiguous()), options).wait()
-        return joined(gathered, dim)
+            works.append(self._group(axes)._allgather_base(_bytes(gathered), _bytes(x.contiguous()), options))
+        return _Works(works, lambda: joined(gathered, dim))
 
-    def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor:
+    def _reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> InFlight:
         parts = self._parts(axes)
         if parts == 1:
-            return x
+            return Arrived(x)
         given, x, reduce_type = x.dtype, *_reducible(x, reduce_type)
         chunks = stacked(x, dim, parts)
-        mine = x.new_empty(chunks.shape[1:])
+        works, mine = list[Any](), x.new_empty(chunks.shape[1:])
         if x.numel():
             options = self._timed(c10d.ReduceScatterOptions(), reduce_type)
-            self._group(axes)._reduce_scatter_base(mine.view(-1), chunks.view(-1), options).wait()
-        return mine.to(given)
+            works.append(self._group(axes)._reduce_scatter_base(mine.view(-1), chunks.view(-1), options))
+        return _Works(works, lambda: mine.to(given))
 
-    def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor:
+    def _all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> InFlight:
         parts = self._parts(axes)
         if parts == 1:
-            return x
+            return Arrived(x)
         chunks = stacked(x, split_dim, parts)
-        received = torch.empty_like(chunks)
+        works, received = list[Any](), torch.empty_like(chunks)
         if x.numel():
             options = self._timed(c10d.AllToAllOptions())
-            self._group(axes).alltoall_base(_bytes(received), _bytes(chunks), [], [], options).wait()
-        return joined(received, concat_dim)
+            works.append(self._group(axes).alltoall_base(_bytes(received), _bytes(chunks), [], [], options))
+        return _Works(works, lambda: joined(received, concat_dim))
 
-    def permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+    def _permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> InFlight:
         mine = self._mesh.peers(self._rank, axes).index(self._rank)
         sent, received = _bytes(x.contiguous()), torch.zeros_like(x, memory_format=torch.contiguous_format)
-        if not x.numel():
-            return received
-        under_way: list[Any] = []
-        for source, target in pairs:
+        works = list[Any]()
+        for source, target in pairs if x.numel() else ():
             if source == target == mine:
                 _bytes(received).copy_(sent)
             elif source == mine:
-                under_way.append(self._group(axes).send([sent], target, 0))
+                works.append(self._group(axes).send([sent], target, 0))
             elif target == mine:
-                under_way.append(self._group(axes).recv([_bytes(received)], source, 0))
-        for work in under_way:
-            work.wait(self._timeout)
-        return received
+                works.append(self._group(axes).recv([_bytes(received)], source, 0))
+        return _Works(works, lambda: received, self._timeout)
 
     def barrier(self) -> None:
         if self._mesh.size > 1:

@@ -1,7 +1,8 @@
 """Programs compiled by Inductor: fused C++ kernels around ATen's matmuls, and around the collectives.
 
-The graph is closed first: what differs between ranks (`axis_index`), literals, and the memory that new state goes to
-all become inputs. So one artifact serves every rank, and new state is written by the kernel that computes it.
+The graph is closed first: what differs between ranks (`axis_index`, `valid_length`), literals, and the memory that new
+state goes to all become inputs. So one artifact serves every rank, and new state is written by the kernel that computes
+it. Nothing runs beside a collective here: one that is started is waited for at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from samite.errors import UnsupportedOp
 from samite.hal.driver import Bound, Communicator, Event, Executable, StateSlot
 from samite.hal.program import Program
 from samite.ir.collectives import split_axes, using
+from samite.layout import Factor
 from samite.lowering import to_fx
 from samite.mesh import Mesh
 from samite_cpu.executable import Interface, Ready
@@ -32,9 +34,11 @@ __all__ = ["Closed", "InductorExecutable", "close"]
 @dataclass(frozen=True)
 class Closed:
     """What a compiled graph takes after the program's own arguments, in this order: this rank's index along each of
-    `places`, `literals`, and where the next value of each state of `replaced` goes. It gives the other results."""
+    `places`, the valid length of its shard of each of `lengths`, `literals`, and where the next value of each state of
+    `replaced` goes. It gives the other results."""
 
     places: tuple[tuple[str, ...], ...]
+    lengths: tuple[Factor, ...]
     literals: tuple[torch.Tensor, ...]
     replaced: tuple[int, ...]
 
@@ -43,7 +47,8 @@ def close(module: fx.GraphModule, program: Program) -> tuple[fx.GraphModule, Clo
     """A program's graph with everything that it reads or writes as inputs, and how to give them."""
     graph = module.graph
     at = next(node for node in graph.nodes if node.op != "placeholder")
-    places = _index_inputs(graph, at)
+    _unite_starts(graph)
+    places, lengths = _index_inputs(graph, at), _length_inputs(graph, at)
     literals: list[torch.Tensor] = []
     for node in graph.find_nodes(op="get_attr"):
         literals.append(module.get_buffer(str(node.target)))
@@ -59,7 +64,7 @@ def close(module: fx.GraphModule, program: Program) -> tuple[fx.GraphModule, Clo
     output.args = (tuple(plain),)
     graph.lint()
     replaced = tuple(index for index in interface.replaced if index >= 0)
-    return fx.GraphModule(module, graph), Closed(tuple(places), tuple(literals), replaced)
+    return fx.GraphModule(module, graph), Closed(tuple(places), tuple(lengths), tuple(literals), replaced)
 
 
 def _index_inputs(graph: fx.Graph, at: fx.Node) -> list[tuple[str, ...]]:
@@ -84,6 +89,23 @@ def _index_inputs(graph: fx.Graph, at: fx.Node) -> list[tuple[str, ...]]:
             part = graph.call_function(torch.ops.aten.index_select.default, (whole, dim, index))
             _replace(node, graph.call_function(torch.ops.aten.reshape.default, (part, list(shape))))
     return list(inputs)
+
+
+def _length_inputs(graph: fx.Graph, at: fx.Node) -> list[Factor]:
+    """Replaces what asks for the valid length of a shard by an input for each factor; gives these."""
+    inputs: dict[Factor, fx.Node] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.samite.valid_length.default):
+        axes, size, _ = node.args
+        factor = Factor(size, split_axes(axes))
+        if factor not in inputs:
+            inputs[factor] = _placeholder(graph, at, f"valid_{size}_{'_'.join(factor.axes)}")
+        _replace(node, inputs[factor])
+    return list(inputs)
+
+
+def _unite_starts(graph: fx.Graph) -> None:
+    for node in graph.find_nodes(op="call_function", target=torch.ops.samite.wait.default):
+        _replace(node, node.args[0])
 
 
 def _placeholder(graph: fx.Graph, at: fx.Node, name: str) -> fx.Node:
@@ -139,7 +161,9 @@ class InductorExecutable(Executable):
     def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> Bound:
         endpoint = _Endpoint(communicator, self._interface.mesh, rank)
         indices = [torch.tensor(endpoint.axis_index(axes)) for axes in self._closed.places]
-        fixed = [*indices, *self._closed.literals]
+        at = self._interface.mesh.coordinates(rank)
+        lengths = [torch.tensor(factor.span(self._interface.mesh, at)[1]) for factor in self._closed.lengths]
+        fixed = [*indices, *lengths, *self._closed.literals]
         return _Bound(self._call, self._interface, self._closed.replaced, fixed, list(state), endpoint)
 
 
@@ -149,7 +173,7 @@ def _examples(program: Program, closed: Closed) -> list[Any]:
         for argument in program.arguments
     ]
     state = [x for x, argument in zip(arguments, program.arguments, strict=True) if argument.kind == "state"]
-    indices = [torch.tensor(0) for _ in closed.places]
+    indices = [torch.tensor(0) for _ in (*closed.places, *closed.lengths)]
     return [*arguments, *indices, *closed.literals, *(torch.zeros_like(state[index]) for index in closed.replaced)]
 
 

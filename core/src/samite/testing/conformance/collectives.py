@@ -133,6 +133,13 @@ class CollectiveSuite(Suite):
         for result in ranks.call("all_reduce", [(operand, X, "sum")] * WORLD.size):
             assert result.isnan().tolist() == [True, False]
 
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+    def test_starts_and_is_waited_for(self, ranks: Ranks, case: Case) -> None:
+        operands = [_operand((4, 6), "float32", seed) for seed in range(2)]
+        results = ranks.call("start", [(case.verb, operand, *case.arguments) for operand in operands])
+        for result, wanted in zip(results, case.expect(*operands), strict=True):
+            torch.testing.assert_close(result.cpu(), wanted)
+
     def test_barrier(self, ranks: Ranks) -> None:
         assert ranks.call("barrier", [()] * WORLD.size) == [None, None]
 

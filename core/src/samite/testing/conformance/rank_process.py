@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
 
 from samite import plugins
-from samite.hal.driver import Group
+from samite.hal.driver import Communicator, Group
 from samite.testing.conformance.ranks import WORLD, receive, send
 
 
@@ -20,11 +23,18 @@ def serve(driver_name: str, rank: int, address: str, connection: Connection) -> 
         except (EOFError, ConnectionResetError):
             break
         try:
-            result = getattr(communicator, verb)(*arguments)
+            result = _started(communicator, *arguments) if verb == "start" else getattr(communicator, verb)(*arguments)
         except Exception as error:
             result = error
         send(connection, result)
     communicator.close()
+
+
+def _started(communicator: Communicator, verb: str, x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """One of two that are under way at once, and are waited for in the other order."""
+    first, second = (communicator.start(verb, x, *arguments) for _ in range(2))
+    second.wait()
+    return first.wait()
 
 
 if __name__ == "__main__":
