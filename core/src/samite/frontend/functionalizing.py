@@ -131,7 +131,7 @@ class _Functionalizer:
         """The value that `node` writes, in the shape and dtype of what it overwrites."""
         mapped: Any = torch.fx.map_arg((node.args, node.kwargs), self._read)
         (old, *others), kwargs = mapped
-        shape, dtype = old.meta["val"].shape, old.meta["val"].dtype
+        shape, dtype = list(old.meta["val"].shape), old.meta["val"].dtype
         match _op(node)._schema.name:
             case "aten::detach_":
                 return old
