@@ -124,7 +124,7 @@ def test_buckets_go_at_their_size(limit: int, buckets: int) -> None:
     )
 
 
-def test_a_bucket_names_the_line_of_its_last_member() -> None:
+def test_a_bucket_names_the_lines_of_its_members_the_last_one_first() -> None:
     text = """
 #first = loc("backward:1"("train.py":1:0))
 #last = loc("backward:2"("train.py":2:0))
@@ -138,5 +138,7 @@ module attributes {dist.mesh = #dist.mesh<["dp", "tp"], [2, 3], ["cpu"]>} {
     return %a, %b : !torch.vtensor<[6],f32>, !torch.vtensor<[6],f32>
   }
 }"""
-    [found] = collectives(BucketCollectives().run(Module.parse(text)).graph, MESH)
+    bucketed = Module.parse(BucketCollectives().run(Module.parse(text)).text())
+    [found] = collectives(bucketed.graph, MESH)
+    assert found.source.others == ("train.py:1",)
     assert (found.source.line, found.source.phase, found.shape) == ("train.py:2", "backward", (12,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from math import ceil, prod
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import samite
 from models import MLP
@@ -295,3 +297,32 @@ def test_factors_that_regroup_are_counted_as_parts() -> None:
     layout = Layout(((Factor(3), Factor(8, ("tp",))), (Factor(4),)))
     assert parts(layout, {"tp": 2}) == {0: 2}
     assert words(layout, {"tp": 2}) == "tp: Shard(0) in each of 3"
+
+
+class Embedded(nn.Module):
+    """Its second table is looked up at the same places for every row of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.out = nn.Embedding(11, 8), nn.Embedding(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        at = self.places(torch.arange(x.shape[1]))
+        return (self.out((self.words(x) + at).tanh()).squeeze(-1) - labels).square().mean()
+
+
+def test_a_gradient_that_is_reduced_before_it_is_scattered_came_through_that_reduction() -> None:
+    model = Embedded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mesh = samite.mesh("cpu", dp=2, engine="lockstep")
+    step = samite.compile(train_step, mesh=mesh, placements={"x": {"dp": Shard(0)}, "labels": {"dp": Shard(0)}})
+    built = step.lower(model, optimizer, torch.randint(11, (4, 6)), torch.randn(4, 6))[1]
+    tables = {row.name: row.collectives for row in partition_table(built)}
+    assert tables["model.words.weight"] == tables["model.places.weight"] == ("all_reduce dp",)
+
+
+def test_a_bucket_has_the_lines_of_all_that_travels_in_it(data_parallel: Built) -> None:
+    [bucket] = [row for row in collective_table(data_parallel) if len(row.updates) > 1]
+    assert bucket.others
+    assert all(re.fullmatch(r"\S+\.py:\d+", line) for line in (bucket.line, *bucket.others))
+    assert bucket.line not in bucket.others

@@ -7,7 +7,7 @@ the ops that use them, so a `Node` is a torch op as its schema writes it: tensor
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ __all__ = [
     "Slot",
     "Source",
     "intern_op",
+    "joint_location",
     "overload",
     "read_source",
 ]
@@ -66,11 +67,15 @@ Form = tuple["Slot | Constant | ListOf", ...]
 
 
 class Source(NamedTuple):
-    """Where an op comes from: the user's line, the phase of the step, and the number of the forward op it serves."""
+    """Where an op comes from: the user's line, the phase of the step, and the number of the forward op it serves.
+
+    `others` are further lines, of an op that stands for several.
+    """
 
     line: str = ""
     phase: str = ""
     op: int = -1
+    others: tuple[str, ...] = ()
 
 
 @cache
@@ -192,12 +197,33 @@ class Graph:
 def read_source(location: Any) -> Source:
     from torch_mlir import ir
 
-    phase, number, line = "", -1, ""
+    phase, number = "", -1
     if isinstance(location, ir.NameLoc):
         phase, _, op = location.name_str.partition(":")
         number = int(op or -1)
         location = location.child_loc
-    if isinstance(location, ir.FileLineColLoc):
-        line = f"{location.filename.value if hasattr(location.filename, 'value') else location.filename}"
-        line += f":{location.start_line}"
-    return Source(line, phase, number)
+    if isinstance(location, ir.FusedLoc):
+        *others, line = dict.fromkeys(map(_line, location.locations))
+        return Source(line, phase, number, tuple(others))
+    return Source(_line(location), phase, number)
+
+
+def _line(location: Any) -> str:
+    from torch_mlir import ir
+
+    if not isinstance(location, ir.FileLineColLoc):
+        return ""
+    name = location.filename
+    return f"{name.value if hasattr(name, 'value') else name}:{location.start_line}"
+
+
+def joint_location(locations: Sequence[Any]) -> Any:
+    """Of an op that stands for several: the phase and forward op of the last of them, and the lines of all."""
+    from torch_mlir import ir
+
+    lines = [at.child_loc if isinstance(at, ir.NameLoc) else at for at in locations]
+    last = locations[-1]
+    with last.context:
+        own = lines.pop()  # last, whatever the others are
+        joint = ir.Location.fused([*(at for at in lines if at != own), own])
+        return ir.Location.name(last.name_str, joint) if isinstance(last, ir.NameLoc) else joint

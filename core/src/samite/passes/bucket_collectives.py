@@ -15,7 +15,7 @@ from typing import Any
 
 from samite.ir.build import Builder, Value, rewrite
 from samite.ir.context import TensorType
-from samite.ir.graph import Constant, Graph, ListOf, Node, Slot
+from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, joint_location
 from samite.ir.module import Module
 from samite.passes.traffic import itemsize
 
@@ -97,6 +97,7 @@ class _Bucketer:
     def _together(self, nodes: list[Node]) -> list[Value]:
         """Flattened, joined, reduced, and cut apart again."""
         build, last = self.build, nodes[-1]
+        location = joint_location([node.location for node in nodes])
         sizes = [prod(n.op.operands[0].shape) for n in nodes]
         dtype = last.op.operands[0].dtype
         flat = [
@@ -105,15 +106,15 @@ class _Bucketer:
         ]
         whole = TensorType((sum(sizes),), dtype)
         listed = ListOf("!torch.list<vtensor>", tuple(Slot(i) for i in range(len(flat))))
-        joined = build.torch("aten.cat", (listed, Constant.of(0)), flat, [whole], last.location)
-        reduced = build.dist("dist.all_reduce", joined, [whole], last.op.literals, last.location)
+        joined = build.torch("aten.cat", (listed, Constant.of(0)), flat, [whole], location)
+        reduced = build.dist("dist.all_reduce", joined, [whole], last.op.literals, location)
         counts = ListOf("!torch.list<int>", tuple(Constant.of(size) for size in sizes))
         parts = build.torch(
             "aten.split_with_sizes",
             (Slot(0), counts, Constant.of(0)),
             reduced,
             [TensorType((size,), dtype) for size in sizes],
-            last.location,
+            location,
         )
         return [self._view(part, node.op.results[0], node) for part, node in zip(parts, nodes, strict=True)]
 

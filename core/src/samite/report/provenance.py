@@ -21,6 +21,8 @@ _LINEAR = (
     *("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.where.self"),
     *("aten.mul.Scalar", "aten.div.Scalar", "aten.neg"),
 )
+_SCATTERS = ("aten.embedding_dense_backward",)
+"""Ops that put the rows of their first operand elsewhere."""
 _WHOLE = -1  # a value by itself, not one part of a bucket
 
 
@@ -80,6 +82,8 @@ class Provenance:
         if is_collective(node) or node.op.name in _MOVES:
             bucket = node.op.name == "aten.cat" and 0 <= part < len(node.operands)
             return [node.operands[part]] if bucket else list(node.operands)
+        if node.op.name in _SCATTERS:
+            return [node.operands[0]]
         if node.op.name in _LINEAR or node.source.phase == "update":
             shape = self.graph.types[value].shape
             return [operand for operand in node.operands if self.graph.types[operand].shape == shape]

@@ -93,7 +93,7 @@ def collectives_as_text(rows: Sequence[CollectiveRow]) -> RenderableType:
             decimal(row.nbytes),
             decimal(row.total_bytes),
             row.phase,
-            Text(row.line),
+            Text(row.line) + Text(f" +{len(row.others)} lines" if row.others else "", style="dim"),
             Text(_cargo(row)),
         )
     return table

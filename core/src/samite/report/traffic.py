@@ -18,9 +18,10 @@ __all__ = ["CollectiveRow", "collective_rows", "collective_table"]
 class CollectiveRow:
     """`count` collectives of one line that are alike. `nbytes` is what a rank receives in one of them.
 
-    `line` is the user's ("train.py:41"); `phase` is "forward", "backward" or "update". `shape` and `dtype` are of the
-    local operand. What travels in it, by name: `updates` is state whose gradient or new value does, `uses` is state
-    that is brought together to be computed with, `results` are outputs. All are empty for activations.
+    `line` is the user's ("train.py:41"), `others` are those of what travels with it; `phase` is "forward", "backward"
+    or "update". `shape` and `dtype` are of the local operand. What travels in it, by name: `updates` is state whose
+    gradient or new value does, `uses` is state that is brought together to be computed with, `results` are outputs. All
+    are empty for activations.
     """
 
     verb: str
@@ -31,6 +32,7 @@ class CollectiveRow:
     dtype: str
     phase: str
     line: str
+    others: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
@@ -61,6 +63,7 @@ def collective_rows(built: Built, graph: Graph) -> tuple[CollectiveRow, ...]:
             dtype=each.dtype,
             phase=each.source.phase,
             line=each.source.line,
+            others=each.source.others,
             updates=tuple(cargo.updates.get(index, ())),
             uses=tuple(cargo.uses.get(index, ())),
             results=tuple(cargo.results.get(index, ())),
