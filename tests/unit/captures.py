@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from samite.frontend import Capture, StateTree, capture
+from samite.frontend.hyperparameters import Entry
 from samite.testing.counter_rng import counter_rng
 
 __all__ = ["Replay", "assert_same_state", "check_steps", "train_step"]
@@ -30,12 +31,15 @@ class Replay:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
         self.captures: dict[Hashable, Capture] = {}
+        self.read: set[Entry] = set()
 
     def __call__(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
         tree = StateTree.from_call(self.fn, args, kwargs)
-        captured = self.captures.get(tree.key())
+        captured = self.captures.get(tree.key(self.read))
         if captured is None:
-            captured = self.captures[tree.key()] = capture(self.fn, args, kwargs)
+            captured = capture(self.fn, args, kwargs)
+            self.read |= captured.read
+            self.captures[tree.key(self.read)] = captured
         values = [leaf.get() for leaf in tree.leaves]
         assert all(v is not None for v in values)
         values = [v.detach().clone(memory_format=torch.contiguous_format) for v in values if v is not None]

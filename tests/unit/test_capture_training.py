@@ -123,16 +123,6 @@ def test_learning_rate_is_read_at_every_call() -> None:
     assert len(replay.captures) == 2
 
 
-def test_other_hyper_parameters_are_part_of_the_key() -> None:
-    model = MLP()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-
-    def cool(_: nn.Module, optimizer: torch.optim.Optimizer, *__: Tensor) -> None:
-        optimizer.param_groups[0]["momentum"] *= 0.5
-
-    check_steps(train_step, (model, optimizer, *rows()), steps=3, programs=3, between=cool)
-
-
 @pytest.mark.parametrize("clip", [
     lambda p: nn.utils.clip_grad_norm_(p, 0.1),
     lambda p: nn.utils.clip_grad_norm_(p, 0.1, norm_type=1.0),

@@ -59,6 +59,7 @@ def test_names_and_order() -> None:
         "model.layers.0.bias.grad",
         *(f"optimizer.{p}.{key}" for p in parameters[:3] for key in ("step", "exp_avg", "exp_avg_sq")),
         "optimizer.param_groups.0.lr",
+        "optimizer.param_groups.0.numbers",
         "x",
         "y",
     ]
@@ -70,6 +71,9 @@ def test_names_and_order() -> None:
     assert rate is not None
     assert rate.item() == 0.25
     assert rate.dtype == torch.float32
+    numbers = tree.leaf("optimizer.param_groups.0.numbers").get()
+    assert numbers is not None
+    assert numbers.tolist() == [0.25, 0.9, 0.999, 1e-8, 0.0]
 
 
 def test_an_optimizer_of_two_models_names_them() -> None:
@@ -84,7 +88,7 @@ def test_an_optimizer_of_two_models_names_them() -> None:
 def test_parameters_that_only_the_optimizer_has() -> None:
     weight = nn.Parameter(torch.ones(2))
     tree = StateTree.from_call(lambda optimizer: None, (torch.optim.SGD([weight], lr=0.1),))
-    assert names(tree) == ["optimizer.param_groups.0.params.0", "optimizer.param_groups.0.lr"]
+    assert names(tree) == [f"optimizer.param_groups.0.{name}" for name in ("params.0", "lr", "numbers")]
     tree.leaves[0].set(torch.zeros(2))
     assert torch.equal(weight, torch.zeros(2))
 
@@ -154,11 +158,12 @@ def test_absent_leaves_can_be_created_and_deleted() -> None:
 
 def test_what_cannot_be_absent_or_set() -> None:
     tree = StateTree.from_call(step, setting())
-    for name in ("model.head.weight", "x", "optimizer.param_groups.0.lr"):
+    for name in ("model.head.weight", "x", "optimizer.param_groups.0.lr", "optimizer.param_groups.0.numbers"):
         with pytest.raises(TypeError):
             tree.leaf(name).delete()
-    with pytest.raises(TypeError, match="set by the user"):
-        tree.leaf("optimizer.param_groups.0.lr").set(torch.ones(()))
+    for name in ("lr", "numbers"):
+        with pytest.raises(TypeError, match="set by the user"):
+            tree.leaf(f"optimizer.param_groups.0.{name}").set(torch.ones(()))
 
 
 def test_a_parameter_that_cannot_be_replaced() -> None:
@@ -199,14 +204,24 @@ def _reload(model: Any, optimizer: Any) -> None:
 CHANGES: list[tuple[str, bool, Callable[[Any, Any], Any]]] = [
     ("nothing", False, lambda m, o: None),
     ("rate", False, lambda m, o: o.param_groups[0].update(lr=0.5)),
-    ("scheduler", False, lambda m, o: torch.optim.lr_scheduler.OneCycleLR(o, 1.0, total_steps=9, cycle_momentum=False)),
+    ("scheduler", False, lambda m, o: torch.optim.lr_scheduler.OneCycleLR(o, 1.0, total_steps=9)),
     ("values", False, lambda m, o: m.head.weight.data.mul_(2)),
     ("reload", False, _reload),
     ("reload model", False, lambda m, o: m.load_state_dict(m.state_dict())),
     ("equal attribute", False, lambda m, o: setattr(m, "factor", float("2.0"))),
     ("tensor rate", True, lambda m, o: o.param_groups[0].update(lr=torch.tensor(0.1, dtype=torch.float64))),
-    ("momentum", True, lambda m, o: o.param_groups[0].update(momentum=0.5)),
+    ("momentum", False, lambda m, o: o.param_groups[0].update(momentum=0.5)),
+    ("no momentum", True, lambda m, o: o.param_groups[0].update(momentum=0)),
+    ("weight decay", True, lambda m, o: o.param_groups[0].update(weight_decay=0.1)),
+    ("tensor momentum", False, lambda m, o: o.param_groups[0].update(momentum=torch.tensor(0.5))),
+    ("no number", True, lambda m, o: o.param_groups[0].update(momentum=None)),
+    ("nesterov", True, lambda m, o: o.param_groups[0].update(nesterov=True)),
     ("own key", True, lambda m, o: o.param_groups[0].update(decay=0.5)),
+    ("other group", False, lambda m, o: o.param_groups.__setitem__(0, dict(o.param_groups[0], lr=1.0))),
+    ("default", True, lambda m, o: o.defaults.update(momentum=0.5)),
+    ("attribute of the optimizer", True, lambda m, o: setattr(o, "power", 0.5)),
+    ("hook of the optimizer", True, lambda m, o: o.register_step_pre_hook(lambda *a: None)),
+    ("hook of its state", False, lambda m, o: o.register_state_dict_pre_hook(lambda *a: None)),
     ("group", True, lambda m, o: o.add_param_group({"params": [nn.Parameter(torch.ones(3))]})),
     ("state", True, lambda m, o: o.state[m.head.bias].clear()),
     ("more state", True, lambda m, o: o.state[m.head.bias].update(average=torch.ones(8))),

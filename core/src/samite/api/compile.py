@@ -45,7 +45,8 @@ class Compiled:
         tree, key = self._trees.of(args, kwargs)
         step = self._steps.get(key)
         if step is None:
-            step = self._steps[key] = self._compile(tree)
+            step = self._compile(tree)
+            self._steps[self._trees.key_after(tree, step.capture.read)] = step
         self._calls += 1
         return step.run(tree, torch.initial_seed() + self._calls - 1)
 
@@ -57,7 +58,7 @@ class Compiled:
         if len(self._steps) >= MANY:
             log.warning(
                 "%s: compiling program number %d: calls differ in shapes, in Python values, or in hyper-parameters "
-                "other than the learning rate (a scheduler that cycles momentum?)",
+                "that are compiled in (of optimizers other than SGD, Adam and AdamW all but the learning rate)",
                 self.name,
                 len(self._steps) + 1,
             )

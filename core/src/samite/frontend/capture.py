@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from samite.errors import CaptureError
+from samite.frontend.hyperparameters import Entry
 from samite.frontend.outcomes import TENSOR
 from samite.frontend.slots import Kind, Leaf
 from samite.frontend.source import line_of
@@ -59,7 +60,8 @@ class Capture:
     `graph` takes one tensor for each of `arguments` and gives a flat tuple, one for each of `results`: first the
     outputs, then the state that changed. Argument i is leaf i of any state tree of an equal key; the seed, if the graph
     draws random numbers, comes last. `deleted` are the arguments that are absent after the call. Every node has a fake
-    tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`).
+    tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`). `read` are the
+    hyper-parameters that the function read as Python values: the graph is for these values (`Trees.key_after`).
     """
 
     graph: GraphModule
@@ -68,6 +70,7 @@ class Capture:
     deleted: tuple[int, ...]
     output_spec: pytree.TreeSpec
     _constants: tuple[Any, ...]
+    read: frozenset[Entry]
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """What the function returns, with `outputs` (one for each result of kind "output") in place of its tensors."""
@@ -115,7 +118,8 @@ def capture(
         graph.graph.erase_node(placeholders[-1])
     graph.recompile()
     assert step.spec is not None
-    return Capture(graph, tuple(arguments), results, tuple(step.deleted), step.spec, tuple(step.constants))
+    deleted, constants = tuple(step.deleted), tuple(step.constants)
+    return Capture(graph, tuple(arguments), results, deleted, step.spec, constants, frozenset(step.read))
 
 
 def _argument(leaf: Leaf, tensor: Tensor, replaced: Node | None) -> ArgumentSpec:
@@ -123,7 +127,7 @@ def _argument(leaf: Leaf, tensor: Tensor, replaced: Node | None) -> ArgumentSpec
         raise CaptureError(
             f"{leaf.name} is changed inside the step",
             where=line_of(replaced),
-            help="change it outside of the captured function (there a learning rate is read at every call)",
+            help="change it outside of the captured function, before a call: there hyper-parameters are read",
         )
     kind = leaf.kind if replaced is None else "state"
     return ArgumentSpec(leaf.name, kind, tuple(tensor.shape), tensor.dtype, leaf.owner)

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 __all__ = [
-    "CACHES", "HOOKS", "MODULE", "Identity", "ambient", "freeze", "freeze_argument", "has_attributes", "is_constant",
+    "CACHES", "HOOKS", "MODULE", "STEP_HOOKS", "Identity", "Key", "ambient", "freeze", "freeze_argument",
+    "has_attributes", "is_constant", "own_attributes",
 ]  # fmt: skip
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
@@ -26,6 +27,28 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """Attributes of every module that hold functions of the user's."""
 CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Attributes in which recurrent layers list their weights, and list them anew whenever these are other objects."""
+STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""Attributes of every optimizer that hold functions of the user's which a step calls."""
+_OPTIMIZER = frozenset(
+    ("param_groups", "state", "_opt_called", "_step_count", "_warned_capturable_if_run_uncaptured")
+    + tuple(f"_optimizer_{verb}_{when}_hooks" for verb in ("state_dict", "load_state_dict") for when in ("pre", "post"))
+)
+"""Attributes of every optimizer that no step depends on, and those that a state tree has."""
+
+
+class Key:
+    """A hashable value whose hash is computed once: those of programs are deep, and looked up at every call."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, *parts: Hashable) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self._hash == other._hash and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Identity:
@@ -77,6 +100,12 @@ _OPAQUE = (LRScheduler, torch.Generator, nn.Module, Optimizer, Tensor, ModuleTyp
 def has_attributes(value: object) -> bool:
     """Whether `value` is an object of a class of the user's, whose attributes a function may read as its arguments."""
     return hasattr(value, "__dict__") and not isinstance(value, _OPAQUE) and not inspect.isroutine(value)
+
+
+def own_attributes(optimizer: Optimizer) -> dict[str, Any]:
+    """What a step may read of an optimizer besides groups and state: its class's attributes, defaults and hooks."""
+    held = vars(optimizer).items()
+    return {k: v for k, v in held if k not in _OPTIMIZER and not hasattr(v, "_wrapped_by_lr_sched")}
 
 
 def freeze_argument(value: Any) -> Hashable:

@@ -7,18 +7,29 @@ not recognised is walked again, at no risk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import is_
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind_as
 from samite.frontend.closures import constants_read
-from samite.frontend.hyperparameters import NOT_COMPILED, RATE
-from samite.frontend.keys import HOOKS, MODULE, ambient, freeze, freeze_argument, has_attributes, is_constant
+from samite.frontend.hyperparameters import Entry, loose, number_names, structure, values_of
+from samite.frontend.keys import (
+    HOOKS,
+    MODULE,
+    STEP_HOOKS,
+    ambient,
+    freeze,
+    freeze_argument,
+    has_attributes,
+    is_constant,
+    own_attributes,
+)
 from samite.frontend.slots import ArgumentSlot, Leaf
 from samite.frontend.state import StateTree
 
@@ -31,26 +42,42 @@ class Trees:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
         self._last: _Known | None = None
+        self._read: dict[Hashable, frozenset[Entry]] = {}  # by what the key is without them
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[StateTree, Hashable]:
         """The tree of `fn(*args, **kwargs)` and its key. Raises InputError if the arguments do not fit `fn`."""
         if self._last is not None and (tree := self._last.again(args, kwargs)) is not None:
             return tree, self._last.key
         tree = StateTree.from_call(self._fn, args, kwargs)
-        self._last = _Known(tree, tree.key())
-        return tree, self._last.key
+        return tree, self._know(tree, tree.key()).key
+
+    def key_after(self, tree: StateTree, read: Collection[Entry]) -> Hashable:
+        """The key of the last tree, now that a capture of it has read these entries: their values belong to it."""
+        plain = tree.key()
+        if read:
+            self._read[plain] = self._read.get(plain, frozenset()).union(read)
+        return self._know(tree, plain).key
+
+    def _know(self, tree: StateTree, plain: Hashable) -> _Known:
+        read = self._read.get(plain, frozenset())
+        self._last = _Known(tree, tree.key(read) if read else plain, read)
+        return self._last
 
 
 class _Known:
     """A tree, and what it depends on, as that was when it was built."""
 
-    def __init__(self, tree: StateTree, key: Hashable) -> None:
+    def __init__(self, tree: StateTree, key: Hashable, read: Collection[Entry]) -> None:
         self.tree, self.key = tree, key
+        self._optimizers = [optimizer for _, optimizer in tree.optimizers]
         attributes = [vars(m) for _, m in tree.modules] + [vars(v) for _, v in tree.objects if has_attributes(v)]
-        self._tables = [*attributes, *_tables_of_modules(tree)]
+        self._tables = [*attributes, *_tables_of_modules(tree), *_tables_of_optimizers(tree)]
+        self._loose = [loose(number_names(optimizer, group)) for optimizer, group in self._groups()]
         held = [v for table in attributes for k, v in table.items() if k not in MODULE]
+        held += [v for o in self._optimizers for v in own_attributes(o).values() if v is not o.defaults]
         self._containers = [v for v in held if type(v) in (list, dict, set)]
         self._held = [tree.tensors[at] for at in tree.slots if tree.leaves[at].role != "input"]
+        self._read = read
         self._objects, self._facts = self._objects_now(), self._facts_now()
 
     def again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StateTree | None:
@@ -67,24 +94,30 @@ class _Known:
     def _objects_now(self) -> list[object]:
         """All that must be the same objects."""
         now: list[object] = list(chain.from_iterable(map(dict.values, self._tables)))
-        for _, optimizer in self.tree.optimizers:
-            for group in optimizer.param_groups:
-                now += group["params"]
-                now += [value for key, value in group.items() if key not in NOT_COMPILED]
+        for (_, group), outside in zip(self._groups(), self._loose, strict=False):  # as many, or the facts differ
+            now.append(group)
+            now += group["params"]
+            now += [value for key, value in group.items() if key not in outside]
+        for optimizer in self._optimizers:
             now += chain.from_iterable(map(dict.values, optimizer.state.values()))
         return now
 
     def _facts_now(self) -> Hashable:
         """All that must be equal: what may change while the objects stay the same."""
-        groups = [group for _, optimizer in self.tree.optimizers for group in optimizer.param_groups]
         return (
             [(x.requires_grad, x.grad is None, x.shape, x.dtype) for x in self._held],
-            [type(group.get(RATE)) for group in groups],
+            [structure(optimizer, group) for optimizer, group in self._groups()],
+            values_of(self.tree.optimizers, self._read),
             [freeze(container) for container in self._containers],
             [freeze_argument(value) for _, value in self.tree.objects],
             constants_read(self.tree.call.fn),
             ambient(),
         )
+
+    def _groups(self) -> Iterator[tuple[Optimizer, dict[str, Any]]]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield optimizer, group
 
     def _inputs(self, call: Call) -> dict[int, Tensor] | None:
         """leaf -> the tensor that takes its place; None if another argument changed, or which are the same tensor."""
@@ -120,6 +153,12 @@ def _with_inputs(tree: StateTree, call: Call, inputs: Mapping[int, Tensor]) -> S
         leaves[at], tensors[at] = Leaf(leaves[at].name, "input", "", slot), tensor
         index[id(tensor)] = at
     return replace(tree, call=call, leaves=leaves, tensors=tensors, slots=slots, index=index)
+
+
+def _tables_of_optimizers(tree: StateTree) -> Iterator[dict[str, Any]]:
+    for _, optimizer in tree.optimizers:
+        yield from (vars(optimizer), optimizer.defaults)
+        yield from (vars(optimizer)[name] for name in STEP_HOOKS)
 
 
 def _tables_of_modules(tree: StateTree) -> Iterator[dict[str, Any]]:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samite.errors import InputError
-from samite.frontend.hyperparameters import RATE, rate_dtype
+from samite.frontend.hyperparameters import RATE, numbers
 
 __all__ = [
-    "ArgumentSlot", "EntrySlot", "GradientSlot", "Kind", "Leaf", "RateSlot", "Role", "Slot", "TensorSlot",
+    "ArgumentSlot", "EntrySlot", "GradientSlot", "Kind", "Leaf", "NumbersSlot", "RateSlot", "Role", "Slot",
+    "TensorSlot",
 ]  # fmt: skip
 
 Kind = Literal["state", "input", "scalar", "rng"]
@@ -128,13 +129,28 @@ class RateSlot:
     """A group's learning rate, as a 0-d tensor made at every read. The program never sets it."""
 
     group: dict[str, Any]
+    dtype: torch.dtype
 
     def get(self) -> Tensor:
         rate = self.group[RATE]
-        return rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=rate_dtype(self.group))
+        return rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=self.dtype)
 
     def set(self, value: Tensor | None) -> None:
         raise TypeError("a learning rate is read by the program and set by the user")
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersSlot:
+    """A group's numbers, as a 1-d float64 tensor made at every read. The program never sets it."""
+
+    group: dict[str, Any]
+    names: tuple[str, ...]
+
+    def get(self) -> Tensor:
+        return torch.tensor(numbers(self.group, self.names), dtype=torch.float64)
+
+    def set(self, value: Tensor | None) -> None:
+        raise TypeError("hyper-parameters are read by the program and set by the user")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +167,7 @@ class Leaf:
         return self.role if self.role == "scalar" or self.role == "input" else "state"
 
     def get(self) -> Tensor | None:
-        """The tensor itself (a learning rate: a 0-d tensor of it); None while it is absent."""
+        """The tensor itself (of numbers in Python: a tensor of them); None while it is absent."""
         return self.slot.get()
 
     def set(self, value: Tensor) -> None:

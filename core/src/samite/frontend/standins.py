@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from samite.frontend.hyperparameters import RATE, Group, traceable
+from samite.frontend.groups import Group
+from samite.frontend.hyperparameters import NUMBERS, RATE, Entry, number_names, traceable
 from samite.frontend.slots import Role
 from samite.frontend.state import StateTree
 
@@ -20,10 +22,14 @@ __all__ = ["StandIns"]
 
 @dataclass
 class StandIns:
-    """`tensors[i]` stands for leaf i of `tree`: parameters are Parameters, and know hooks and attributes."""
+    """`tensors[i]` stands for leaf i of `tree`: parameters are Parameters, and know hooks and attributes.
+
+    `read` are the hyper-parameters that code reads as Python values while they are installed.
+    """
 
     tree: StateTree
     tensors: list[Tensor]
+    read: set[Entry] = field(default_factory=set[Entry])
 
     @staticmethod
     def of(tree: StateTree, values: Sequence[Tensor]) -> StandIns:
@@ -39,14 +45,18 @@ class StandIns:
         kept = [(slot.container, slot.key, slot.get()) for slot, _ in tree.places]
         optimizers = [(o, o.param_groups, o.state, o.defaults) for _, o in tree.optimizers]
         forms = [(self._groups(name, o), self._state(o)) for name, o in tree.optimizers]
+        held = [(group, dict(group)) for _, o in tree.optimizers for group in o.param_groups]
+        hidden = [group.hidden() for groups, _ in forms for group in groups]
         try:
             for slot, at in tree.places:
                 slot.container[slot.key] = self.tensors[at]
-            for attributes, key, held in lists:
-                attributes[key] = [self.replace(x) for x in held]
+            for attributes, key, values in lists:
+                attributes[key] = [self.replace(x) for x in values]
             for leaf, tensor in zip(tree.leaves, self.tensors, strict=True):
                 if leaf.role == "gradient":
                     self.tensors[tree.by_name[leaf.owner]].grad = tensor
+            for (group, _), entries in zip(held, hidden, strict=True):
+                group.update(entries)
             for (_, optimizer), (groups, state) in zip(tree.optimizers, forms, strict=True):
                 optimizer.param_groups, optimizer.state = groups, state
                 optimizer.defaults = traceable(optimizer.defaults)
@@ -54,8 +64,10 @@ class StandIns:
         finally:
             for container, key, tensor in kept:
                 container[key] = tensor
-            for attributes, key, held in lists:
-                attributes[key] = held
+            for attributes, key, values in lists:
+                attributes[key] = values
+            for group, entries in held:
+                group.update(entries)
             for optimizer, groups, state, defaults in optimizers:
                 optimizer.param_groups, optimizer.state, optimizer.defaults = groups, state, defaults
 
@@ -63,15 +75,21 @@ class StandIns:
         at = self.tree.index.get(id(value))
         return value if at is None else self.tensors[at]
 
-    def _groups(self, name: str, optimizer: Optimizer) -> list[dict[str, Any]]:
-        groups = list[dict[str, Any]]()
+    def _groups(self, name: str, optimizer: Optimizer) -> list[Any]:
+        groups = list[Any]()  # of `Group`, which torch takes to be dictionaries
         for i, group in enumerate(optimizer.param_groups):
             entries = {**group, "params": [self.replace(p) for p in group["params"]]}
-            rate = self.tree.by_name.get(f"{name}.param_groups.{i}.{RATE}")
-            if rate is not None:
+            label = f"{name}.param_groups.{i}"
+            if (rate := self.tree.by_name.get(f"{label}.{RATE}")) is not None:
                 entries[RATE] = self.tensors[rate]
-            groups.append(Group(entries, f"{name}.param_groups[{i}]"))
+            at = self.tree.by_name.get(f"{label}.{NUMBERS}")
+            numbers = None if at is None else self.tensors[at]
+            names = () if at is None else number_names(optimizer, group)
+            groups.append(Group(entries, f"{name}.param_groups[{i}]", numbers, names, partial(self._note, name, i)))
         return groups
+
+    def _note(self, optimizer: str, group: int, key: str) -> None:
+        self.read.add((optimizer, group, key))
 
     def _state(self, optimizer: Optimizer) -> defaultdict[Any, Any]:
         state: defaultdict[Any, Any] = defaultdict(dict)

@@ -2,13 +2,14 @@
 
 Names start with the function's parameter name: parameter "model.blocks.0.fc.weight", buffer "model.running_mean",
 gradient "model.blocks.0.fc.weight.grad", optimizer state "optimizer.blocks.0.fc.weight.exp_avg", learning rate
-"optimizer.param_groups.0.lr", tensors "tokens", "batch.x", "batch.0". A function that is a module, or a method of one,
-names what it owns without a prefix: "blocks.0.fc.weight".
+"optimizer.param_groups.0.lr", that and the other numbers of a group "optimizer.param_groups.0.numbers", tensors
+"tokens", "batch.x", "batch.0". A function that is a module, or a method of one, names what it owns without a prefix:
+"blocks.0.fc.weight".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,8 +19,8 @@ from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind
 from samite.frontend.closures import constants_read
-from samite.frontend.hyperparameters import constants
-from samite.frontend.keys import CACHES, HOOKS, MODULE, ambient, freeze, freeze_argument
+from samite.frontend.hyperparameters import Entry, constants, structure, values_of
+from samite.frontend.keys import CACHES, HOOKS, MODULE, Key, ambient, freeze, freeze_argument, own_attributes
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, TensorSlot
 
 __all__ = ["StateTree"]
@@ -73,23 +74,31 @@ class StateTree:
             return Leaf(name, "optimizer", self.leaves[at].name, EntrySlot(optimizer, self.slots[at], last))
         raise KeyError(name)
 
-    def key(self) -> Hashable:
-        """Equal for calls that one program serves: structure, not data."""
+    def key(self, read: Collection[Entry] = ()) -> Hashable:
+        """Equal for calls that one program serves: structure, not data.
+
+        `read` are the hyper-parameters that a capture of such a call read as Python values (`Capture.read`).
+        """
         call = self.call
-        return (
+        return Key(
             call.spec,
             tuple(self.index.get(id(value), -1) for value in call.values),
             tuple((x.name, x.role, *_signature(t)) for x, t in zip(self.leaves, self.tensors, strict=True)),
             tuple(at for _, at in self.places),
             tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
-            tuple((name, type(o), tuple(self._group(g) for g in o.param_groups)) for name, o in self.optimizers),
+            tuple((name, *self._optimizer(o)) for name, o in self.optimizers),
+            values_of(self.optimizers, read),
             tuple((name, freeze_argument(value)) for name, value in self.objects),
             constants_read(call.fn),
             ambient(),
         )
 
-    def _group(self, group: Mapping[str, Any]) -> Hashable:
-        return constants(group), tuple(self.index[id(p)] for p in group["params"])
+    def _optimizer(self, optimizer: Optimizer) -> Iterator[Hashable]:
+        yield type(optimizer)
+        yield tuple((k, freeze(v)) for k, v in own_attributes(optimizer).items())
+        for group in optimizer.param_groups:
+            yield structure(optimizer, group), constants(optimizer, group)
+            yield tuple(self.index[id(p)] for p in group["params"])
 
 
 def _signature(x: Tensor) -> tuple[Hashable, ...]:

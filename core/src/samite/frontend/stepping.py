@@ -18,6 +18,7 @@ from samite.frontend.calls import path_name
 from samite.frontend.closures import variables
 from samite.frontend.constraining import constraints_kept
 from samite.frontend.foreign import Foreign
+from samite.frontend.hyperparameters import Entry
 from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
 from samite.frontend.outcomes import TENSOR, Outcome
 from samite.frontend.python_state import PythonState
@@ -35,7 +36,7 @@ class Step:
     """Called with a value for each leaf of `tree`, then the seed; gives one tensor for each of `outcomes`.
 
     `spec` and `constants` give the user's return value back: a constant for each of its leaves, or `TENSOR`.
-    `deleted` are leaves that are absent afterwards.
+    `deleted` are leaves that are absent afterwards, `read` the hyper-parameters that were read as Python values.
     """
 
     tree: StateTree
@@ -43,11 +44,13 @@ class Step:
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     constants: list[Any] = field(default_factory=list[Any])
     deleted: list[int] = field(default_factory=list[int])
+    read: set[Entry] = field(default_factory=set[Entry])
     spec: pytree.TreeSpec | None = None
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         *values, seed = arguments
         standins = StandIns.of(self.tree, values)
+        self.read = standins.read
         with PythonState(self._watched()).kept(), standins.installed():
             foreign = Foreign(self.tree)
             with self._modes(seed, foreign):

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from samite.errors import CaptureError
 from samite.frontend.calls import Call
-from samite.frontend.hyperparameters import RATE
+from samite.frontend.hyperparameters import NUMBERS, RATE, number_names, rate_dtype
 from samite.frontend.keys import has_attributes
-from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, RateSlot, Role, TensorSlot
+from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, NumbersSlot, RateSlot, Role, TensorSlot
 from samite.frontend.state import StateTree
 
 __all__ = ["walk"]
@@ -110,7 +110,7 @@ class _Walker:
         self.tree.tensors.append(tensor)
 
     def finish(self) -> StateTree:
-        """Order: parameters and buffers, gradients, optimizer state, learning rates, inputs."""
+        """Order: parameters and buffers, gradients, optimizer state, hyper-parameters, inputs."""
         tree, inputs = self.tree, list[tuple[Leaf, ArgumentSlot]]()
         for at, (name, tensor) in self.arguments.items():
             if at in tree.index:
@@ -132,8 +132,11 @@ class _Walker:
         for name, optimizer in tree.optimizers:
             for i, group in enumerate(optimizer.param_groups):
                 if RATE in group:
-                    slot = RateSlot(group)
+                    slot = RateSlot(group, rate_dtype(group))
                     self.add(Leaf(f"{name}.param_groups.{i}.{RATE}", "scalar", "", slot), slot.get())
+                if names := number_names(optimizer, group):
+                    slot = NumbersSlot(group, names)
+                    self.add(Leaf(f"{name}.param_groups.{i}.{NUMBERS}", "scalar", "", slot), slot.get())
         for leaf, slot in inputs:
             self.own(leaf, slot)
         return tree

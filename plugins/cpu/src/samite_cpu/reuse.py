@@ -15,7 +15,8 @@ import torch
 from torch import fx
 
 from samite.hal.program import Program
-from samite.ir.adam import adam_into
+from samite.ir.adam import adam, adam_into, amsgrad
+from samite.ir.sgd import sgd, sgd_into, sgd_momentum, sgd_momentum_into
 from samite.runtime.interpreter import Expression, Writer
 
 __all__ = ["FRESH", "OUT", "plan"]
@@ -60,6 +61,14 @@ FRESH: frozenset[str] = frozenset(
 )
 """Ops whose results are memory of their own, whatever their arguments. All others are taken to return views."""
 
+_UPDATES: Mapping[Any, Callable[..., Any]] = {
+    adam: adam_into,
+    amsgrad: adam_into,
+    sgd: sgd_into,
+    sgd_momentum: sgd_momentum_into,
+}
+"""Optimizer updates, and the function that writes all results of one into given tensors."""
+
 Rewritten = dict[fx.Node, Callable[[Writer], str]]
 
 
@@ -73,8 +82,8 @@ def plan(module: fx.GraphModule, program: Program) -> Rewritten:
     spares = _spares(nodes, program)
     rewritten: Rewritten = {}
     for position, node in enumerate(nodes):
-        if (places := _adam_places(node, spares)) is not None:
-            rewritten[node] = _adam_into(node, places)
+        if (places := _update_places(node, spares)) is not None:
+            rewritten[node] = _update_into(node, places)
             continue
         if node.op != "call_function" or (name := _name(node)) not in OUT:
             continue
@@ -173,19 +182,21 @@ def _into(node: fx.Node, overload: str, target: fx.Node | Expression) -> Callabl
     return lambda writer: writer.apply(out, arguments, keywords)
 
 
-def _adam_places(node: fx.Node, spares: Mapping[fx.Node, int]) -> list[int] | None:
-    """The states that the results of a `samite::adam` replace, if all three replace some."""
-    if node.target is not torch.ops.samite.adam.default:
+def _update_places(node: fx.Node, spares: Mapping[fx.Node, int]) -> list[int] | None:
+    """The states that the results of an optimizer's update replace, if each of them replaces one."""
+    if node.target not in _UPDATES:
         return None
+    if node in spares:
+        return [spares[node]]
+    count = len(_types(node))
     places = {user.args[1]: spares[user] for user in node.users if user in spares}
-    return [places[i] for i in range(3)] if len(places) == 3 else None
+    return [places[i] for i in range(count)] if len(places) == count else None
 
 
-def _adam_into(node: fx.Node, places: list[int]) -> Callable[[Writer], str]:
-    into = ", ".join(f"spare({place})" for place in places)
-    return lambda writer: (
-        f"{writer.constant(adam_into, 'adam_into')}(({into}), {', '.join(map(writer.literal, node.args))})"
-    )
+def _update_into(node: fx.Node, places: list[int]) -> Callable[[Writer], str]:
+    into = "".join(f"spare({place}), " for place in places)
+    update, arguments = _UPDATES[node.target], list(node.args)
+    return lambda writer: f"{writer.constant(update, 'update')}(({into}), {', '.join(map(writer.literal, arguments))})"
 
 
 def _name(node: fx.Node) -> str:

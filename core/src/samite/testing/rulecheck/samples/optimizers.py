@@ -11,8 +11,19 @@ __all__ = ["samples"]
 
 def samples() -> Iterator[Sample]:
     for shape in ((7, 4), (1,)):
-        for decay, decoupled, maximize in ((0.1, True, False), (0.1, False, True), (0.0, True, False)):
-            state = (floats(*shape), floats(*shape), floats(*shape), floats(*shape, low=0.1))
-            scalars = (ints(low=1, high=9), floats(low=0.1, high=0.2))
-            constants = (0.9, 0.99, 1e-3, decay, decoupled, maximize)
-            yield Sample("samite.adam", (*state, *scalars, *constants), gradient=False)
+        tensor, square = floats(*shape), floats(*shape, low=0.1)
+        count, numbers = ints(low=1, high=9), floats(5, low=0.1, high=0.9)
+        for flags in ((True, True, False), (True, False, True), (False, True, False)):
+            yield Sample("samite.adam", (tensor, tensor, tensor, square, count, numbers, *flags), gradient=False)
+            yield Sample(
+                "samite.amsgrad", (tensor, tensor, tensor, square, square, count, numbers, *flags), gradient=False
+            )
+        numbers = floats(4, low=0.1, high=0.9)
+        for decays, maximize in ((True, False), (False, True)):
+            yield Sample("samite.sgd", (tensor, tensor, numbers, decays, maximize), gradient=False)
+        for buffer, flags in (
+            (tensor, (True, True, False)),
+            (tensor, (False, False, True)),
+            (None, (True, True, True)),
+        ):
+            yield Sample("samite.sgd_momentum", (tensor, tensor, buffer, numbers, *flags), gradient=False)
