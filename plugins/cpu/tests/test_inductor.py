@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from programs import argument, collective, program, split
 from samite.errors import ConfigError
 from samite.hal.driver import Communicator, StateSlot
 from samite.hal.program import Program, Result
+from samite.ir.adam import adam
+from samite.ir.sgd import sgd, sgd_momentum
 from samite.layout import Factor, Layout
 from samite.lowering import to_fx
 from samite.mesh import Mesh
@@ -108,6 +111,28 @@ def test_one_artifact_serves_all_ranks_and_writes_state_to_its_place() -> None:
         torch.testing.assert_close(shard, whole[2 * rank : 2 * rank + 2] + torch.tensor([1.0, 2.0]))
         assert slot.value is spare
         torch.testing.assert_close(spare, w - 2 * (w * x).tanh())
+
+
+def test_updates_of_optimizers_are_fused_and_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def update(p: torch.Tensor, m: torch.Tensor, v: torch.Tensor, g: torch.Tensor, numbers: torch.Tensor) -> Any:
+        q, b = sgd_momentum(p, g, m, numbers[:4], True, True, False)
+        return *adam(q, g, b, v, torch.full([], 3.0), numbers, True, True, False), sgd(p, g, numbers[:4], True, True)
+
+    values = [torch.rand(4, 2) for _ in range(4)] + [torch.tensor([0.1, 0.9, 0.8, 0.1, 0.2], dtype=torch.float64)]
+    wanted = update(*values)
+    state = [argument(name, split(4, 2), kind="state") for name in ("p", "m", "v")]
+    inputs = [argument("g", split(4, 2)), argument("numbers", split(5), kind="scalar", dtype="float64")]
+    results = [Result(a.name, "float32", split(4, 2), alias=i) for i, a in enumerate(state)]
+    given = program(update, [*state, *inputs], [*results, Result("other", "float32", split(4, 2))], MESH)
+    driver = CpuDriver()
+    compiled = driver.compile(given, driver.devices(), {"mode": "inductor"})
+    for module in ("adam.adam_into", "sgd.sgd_momentum_into", "sgd.sgd_into"):
+        monkeypatch.setattr(f"samite.ir.{module}", None)
+    slots = [Slot(value) for value in values[:3]]
+    (other,), event = compiled.bind(slots, None, 0).run(values[3:])
+    event.wait()
+    for made, value in zip([*(slot.value for slot in slots), other], wanted, strict=True):
+        torch.testing.assert_close(made, value)
 
 
 def test_an_unknown_mode() -> None:

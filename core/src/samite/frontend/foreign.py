@@ -152,9 +152,9 @@ def _with_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 def _refuse_scheduler(scheduler: object, *_: Any, **__: Any) -> NoReturn:
     raise CaptureError(
-        f"{type(scheduler).__name__}.step() is called inside the step: the learning rate would not change again",
+        f"{type(scheduler).__name__}.step() is called inside the step: hyper-parameters would not change again",
         where=user_line(),
-        help="call it outside of the captured function; the learning rate is read at every call",
+        help="call it outside of the captured function; hyper-parameters are read at every call",
     )
 
 

@@ -20,7 +20,8 @@ class Argument:
     """One argument of the entry function.
 
     `dtype` is torch's name ("float32"); `layout` is global, the local shape is `layout.local_shape(mesh)`.
-    A `scalar` is a 0-d tensor read anew at every call (a learning rate); `rng` is the 0-d int64 step counter.
+    A `scalar` holds numbers of the host that are read anew at every call, replicated: 0-d (a learning rate), or 1-d
+    float64 (all numbers of an optimizer's group). `rng` is the 0-d int64 step counter.
     """
 
     name: str

@@ -12,7 +12,7 @@ import pickle
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -22,7 +22,9 @@ from torch import fx
 from samite.errors import UnsupportedOp
 from samite.hal.driver import Bound, Communicator, Event, Executable, StateSlot
 from samite.hal.program import Program
+from samite.ir.adam import adam, adam_reference, amsgrad
 from samite.ir.collectives import split_axes, using
+from samite.ir.sgd import sgd, sgd_momentum, sgd_momentum_reference, sgd_reference
 from samite.layout import Factor
 from samite.lowering import to_fx
 from samite.mesh import Mesh
@@ -118,6 +120,16 @@ def _replace(node: fx.Node, by: fx.Node) -> None:
     node.graph.erase_node(node)
 
 
+@cache
+def _know_updates() -> None:
+    """Tell Inductor what optimizer updates are: it fuses their arithmetic, and writes new state where it belongs."""
+    from torch._inductor.decomposition import register_decomposition
+
+    register_decomposition([adam, amsgrad])(adam_reference)
+    register_decomposition([sgd])(sgd_reference)
+    register_decomposition([sgd_momentum])(sgd_momentum_reference)
+
+
 class InductorExecutable(Executable):
     """An artifact of Inductor. It holds machine code, so it loads on the kind of CPU and version of torch it was made
     for; compiling again finds Inductor's own cache."""
@@ -129,6 +141,7 @@ class InductorExecutable(Executable):
     def compile(cls, program: Program) -> InductorExecutable:
         import torch._inductor as inductor
 
+        _know_updates()
         module, closed = close(to_fx(program), program)
         compiled = inductor.standalone_compile(module, _examples(program, closed), dynamic_shapes="from_example_inputs")
         with tempfile.TemporaryDirectory() as folder:
