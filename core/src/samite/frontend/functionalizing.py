@@ -196,7 +196,9 @@ def _view_of(node: Node) -> OpOverload | None:
     if not _is_mutable(node) or torch.Tag.inplace_view not in _op(node).tags:
         return None
     view = _functional(node)
-    return view if any(a.alias_info is not None and not _writes(a) for a in view._schema.arguments) else None
+    if not any(a.alias_info is not None and not _writes(a) for a in view._schema.arguments):
+        raise _PartialWrite  # `resize_`
+    return view
 
 
 def _is_view(node: Node, views: Mapping[Node, Node]) -> bool:
@@ -219,10 +221,21 @@ def _writes(argument: Any) -> bool:
 
 
 def _functional(node: Node) -> OpOverload:
-    """The out-of-place form of an in-place op: the same name without the underscore."""
-    namespace, name = _op(node)._schema.name.split("::")
+    """The out-of-place form of an in-place op: the same name without the underscore, of the same argument types."""
+    schema = _op(node)._schema
+    namespace, name = schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    overload = getattr(packet, _op(node)._overloadname, None)
-    if not name.endswith("_") or overload is None:
+    if not name.endswith("_") or packet is None:
         raise _PartialWrite
-    return overload
+    overloads = [getattr(packet, key) for key in packet.overloads()]
+    # `pow_.Scalar` is not `pow.Scalar`, which takes its first argument as a number.
+    wanted = [_type(argument) for argument in schema.arguments]
+    found = [o for o in overloads if [_type(argument) for argument in o._schema.arguments] == wanted]
+    same = [o for o in found if o._overloadname == schema.overload_name]
+    if not found:
+        raise _PartialWrite
+    return (same or found)[0]
+
+
+def _type(argument: Any) -> str:
+    return str(argument.type)

@@ -149,6 +149,11 @@ def _importers() -> tuple[type, type]:
             )
             self.bind_node_value(node, operation.results[0])
 
+        def _import_argument(self, loc: Any, arg: Any, expected_jit_type: Any = None) -> Any:
+            if isinstance(arg, tuple) and isinstance(expected_jit_type, torch.ListType):  # a shape, as torch gives it
+                arg = torch.fx.immutable_collections.immutable_list(arg)
+            return super()._import_argument(loc, arg, expected_jit_type)
+
         def _import_literal(self, py_value: Any, info: Any = None) -> Any:
             if isinstance(py_value, torch.device):
                 py_value = None  # programs are device neutral

@@ -24,6 +24,9 @@ def tables() -> Iterator[Sample]:
         source = floats(5, 6) if dim == 0 else floats(7, 5)
         yield Sample("aten.index_add", (x, dim, index, source))
         yield Sample("aten.index_add", (x, dim, index, source), {"alpha": 0.5})
+    scalar, first = floats(), ints(1, low=0, high=0)  # torch takes a 0-d tensor for one of a dim
+    yield Sample("aten.index_select", (scalar, 0, first))
+    yield Sample("aten.index_add", (scalar, 0, first, scalar))
 
 
 def filled() -> Iterator[Sample]:
