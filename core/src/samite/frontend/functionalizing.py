@@ -237,5 +237,5 @@ def _functional(node: Node) -> OpOverload:
     return (same or found)[0]
 
 
-def _type(argument: Any) -> str:
-    return str(argument.type)
+def _type(argument: Any) -> tuple[str, bool]:
+    return str(argument.type), argument.has_default_value()

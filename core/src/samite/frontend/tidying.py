@@ -104,12 +104,19 @@ def _check(node: Node) -> None:
             where=line_of(node),
             help="draw with torch.rand, randn, bernoulli or dropout, or pass the numbers as an argument",
         )
+    if any(x.layout != torch.strided for x in _tensors(node)):
+        raise CaptureError(f"{target} makes a sparse tensor", where=line_of(node), help="compute with dense ones")
     if target._schema.is_mutable:
         raise CaptureError(
             f"{target} changes its argument in a way that cannot be captured",
             where=line_of(node),
             help="use its out-of-place form",
         )
+
+
+def _tensors(node: Node) -> list[Tensor]:
+    value = node.meta.get("val")
+    return [x for x in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(x, Tensor)]
 
 
 def set_outputs(module: GraphModule, kept: Sequence[int]) -> None:

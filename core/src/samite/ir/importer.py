@@ -12,7 +12,7 @@ from samite.errors import CaptureError, PlacementError
 from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
 from samite.ir.constraints import read
-from samite.ir.context import TensorType, context
+from samite.ir.context import TensorType, context, dtype_codes
 from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph
 from samite.ir.module import Module
@@ -157,6 +157,8 @@ def _importers() -> tuple[type, type]:
         def _import_literal(self, py_value: Any, info: Any = None) -> Any:
             if isinstance(py_value, torch.device):
                 py_value = None  # programs are device neutral
+            if isinstance(py_value, torch.dtype):
+                py_value = dtype_codes().get(py_value, py_value)
             if not isinstance(py_value, torch.Tensor):
                 return super()._import_literal(py_value, info)
             if py_value.dtype in _UNREADABLE:

@@ -15,6 +15,11 @@ def found(op: Op) -> str:
     return "*D -> ." if op.literals.get("dim") is None else "*a d -> *a"
 
 
+def best(op: Op) -> str:
+    """Which of equal elements come first is up to the kernel, and integers often are equal: it must see all of them."""
+    return "*a d -> *a K, *a K" if op.operands[0].dtype.startswith(("float", "bfloat")) else "*a D -> *a K, *a K"
+
+
 rule("sum.dim_IntList", "*a *r -> *a", sum="r", at="dim", linear=exact_cast)
 rule("sum", "*r -> .", sum="r", linear=exact_cast)
 rule("prod", "*r -> .", prod="r")
@@ -43,6 +48,6 @@ rule("argmax", found, at="dim", plain="d", expand={"d": argmax})
 rule("argmin", found, at="dim", plain="d", expand={"d": argmin})
 rule("max.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": max_dim})
 rule("min.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": min_dim})
-rule("topk", "*a d -> *a K, *a K", at="dim", plain="d", expand={"d": topk})
+rule("topk", best, at="dim", plain="d", expand={"d": topk})
 rule("sort", "*a D -> *a D, *a D", at="dim")
 rule("sort.stable", "*a D -> *a D, *a D", at="dim")

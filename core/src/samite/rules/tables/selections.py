@@ -45,12 +45,16 @@ def select_backward_local(s: Shards, grad: torch.Tensor, *, dim: int, index: int
 def unfold(op: Op) -> str:
     """Windows overlap, so the dim is whole."""
     dims = dims_of(op)
+    if not dims:
+        return ". -> W"
     at = op.literals["dimension"] % len(dims)
     return arrow(put(dims, at, "D"), [*put(dims, at, "P"), "W"])
 
 
 def unfold_backward(op: Op) -> str:
     dims = dims_of(op)[:-1]
+    if not dims:
+        return "W -> ."
     at = op.literals["dim"] % len(dims)
     return arrow([*put(dims, at, "P"), "W"], put(dims, at, "D"))
 

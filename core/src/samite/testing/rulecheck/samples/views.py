@@ -103,7 +103,9 @@ def slices() -> Iterator[Sample]:
 def windows() -> Iterator[Sample]:
     for dim in (0, -1):
         yield Sample("aten.unfold", (floats(7, 6), dim, 3, 1))
+    yield Sample("aten.unfold", (floats(), 0, 1, 1))
     yield Sample("aten.unfold_backward", (floats(5, 6, 3), [7, 6], 0, 3, 1))
+    yield Sample("aten.unfold_backward", (floats(1), [], 0, 1, 1))
     yield Sample("aten.unfold_backward", (floats(7, 4, 3), [7, 6], 1, 3, 1))
     for name in ("diagonal", "diagonal_copy"):
         yield Sample(f"aten.{name}", (floats(7, 4),))
