@@ -124,6 +124,10 @@ def _importers() -> tuple[type, type]:
             else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
 
+        def bind_node_value(self, node: torch.fx.Node, value: Any, result_index: int = 0) -> None:
+            if (node, result_index) not in self._v:  # a constant is bound anew at every use
+                super().bind_node_value(node, value, result_index)
+
         def _import_dist_call(self, loc: Any, node: torch.fx.Node, target: Any) -> None:
             schema = target._schema
             bound = dict(zip((a.name for a in schema.arguments), node.args, strict=True))
