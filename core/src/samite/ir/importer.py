@@ -11,12 +11,14 @@ import torch
 from samite.errors import CaptureError, PlacementError
 from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
+from samite.ir.complex_numbers import write_out_complex
 from samite.ir.constraints import read
 from samite.ir.context import TensorType, context, dtype_codes
 from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph
 from samite.ir.module import Module
 from samite.ir.scan import function
+from samite.ir.strides import write_out_strides
 from samite.layout import from_placements
 
 __all__ = ["import_graph", "trace"]
@@ -42,6 +44,8 @@ def import_graph(
     from torch_mlir.extras.fx_importer import FxImporter
 
     node_importer, located_cache = _importers()
+    write_out_strides(graph)
+    write_out_complex(graph)
     with context(), ir.Location.unknown():
         importer = FxImporter(context=context(), config_check=False, graph_node_importer_cls=node_importer)
         importer._cc = located_cache(context(), py_attr_tracker=importer._py_attr_tracker)

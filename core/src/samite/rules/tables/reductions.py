@@ -49,5 +49,6 @@ rule("argmin", found, at="dim", plain="d", expand={"d": argmin})
 rule("max.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": max_dim})
 rule("min.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": min_dim})
 rule("topk", best, at="dim", plain="d", expand={"d": topk})
-rule("sort", "*a D -> *a D, *a D", at="dim")
-rule("sort.stable", "*a D -> *a D, *a D", at="dim")
+for name in ("cummax", "cummin"):
+    rule(name, "*a D -> *a D, *a D", at="dim")
+rule("logcumsumexp", "*a D -> *a D", at="dim")

@@ -66,8 +66,10 @@ def searches() -> Iterator[Sample]:
         yield Sample("aten.cumsum", (floats(7, 4), dim))
         yield Sample("aten.cumsum", (ints(7, 4, dtype=torch.int32), dim))
         yield Sample("aten.cumprod", (floats(7, 4), dim))
-        yield Sample("aten.sort", (distinct(7, 4), dim))
-        yield Sample("aten.sort.stable", (ints(7, 4),), {"stable": True, "dim": dim})
+        for name in ("cummax", "cummin"):
+            yield Sample(f"aten.{name}", (distinct(7, 4), dim))
+            yield Sample(f"aten.{name}", (ints(7, 4, low=0, high=1), dim))
+        yield Sample("aten.logcumsumexp", (floats(7, 4), dim))
         for keepdim in (False, True):
             for name in ("max.dim", "min.dim", "argmax", "argmin"):
                 yield Sample(f"aten.{name}", (distinct(7, 4), dim, keepdim))
