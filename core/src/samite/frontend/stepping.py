@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from samite.errors import CaptureError
-from samite.frontend import attention, devices, foreach
+from samite.frontend import attention, devices, equivalents, foreach
 from samite.frontend.calls import path_name
 from samite.frontend.closures import variables
 from samite.frontend.constraining import constraints_kept
@@ -73,7 +73,7 @@ class Step:
     def _modes(self, seed: Tensor, foreign: Foreign) -> Iterator[None]:
         random = RandomOps(seed)
         handlers = random.handlers | attention.handlers(random) | foreach.handlers() | devices.handlers()
-        handlers |= scalar_arguments() | data_reads()
+        handlers |= scalar_arguments() | data_reads() | equivalents.handlers()
 
         def admit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
             foreign.check(func, args, kwargs)
