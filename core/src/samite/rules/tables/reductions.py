@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from samite.ir.graph import Op
 from samite.rules.expansions.scan import cumsum
-from samite.rules.expansions.search import argmax, argmin, max_dim, min_dim, topk
+from samite.rules.expansions.search import argmax, argmin, max_dim, min_dim
 from samite.rules.expansions.softmax import log_softmax, log_softmax_backward, logsumexp, softmax, softmax_backward
 from samite.rules.language import rule
 from samite.rules.tables.elementwise import exact_cast
@@ -13,11 +13,6 @@ from samite.rules.tables.elementwise import exact_cast
 def found(op: Op) -> str:
     """Without a dim the result is an index into the flattened tensor."""
     return "*D -> ." if op.literals.get("dim") is None else "*a d -> *a"
-
-
-def best(op: Op) -> str:
-    """Which of equal elements come first is up to the kernel, and integers often are equal: it must see all of them."""
-    return "*a d -> *a K, *a K" if op.operands[0].dtype.startswith(("float", "bfloat")) else "*a D -> *a K, *a K"
 
 
 rule("sum.dim_IntList", "*a *r -> *a", sum="r", at="dim", linear=exact_cast)
@@ -48,7 +43,8 @@ rule("argmax", found, at="dim", plain="d", expand={"d": argmax})
 rule("argmin", found, at="dim", plain="d", expand={"d": argmin})
 rule("max.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": max_dim})
 rule("min.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": min_dim})
-rule("topk", best, at="dim", plain="d", expand={"d": topk})
+# Which of equal elements comes first is up to the kernel, so it must see all: masked logits are equal, and zeros.
+rule("topk", "*a D -> *a K, *a K", at="dim")
 for name in ("cummax", "cummin"):
     rule(name, "*a D -> *a D, *a D", at="dim")
 rule("logcumsumexp", "*a D -> *a D", at="dim")
