@@ -42,7 +42,7 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     "combinations": lambda x, mask, i: torch.combinations(x[0], 3).sum(0),
     "combinations of equals": lambda x, mask, i: torch.combinations(x[0], with_replacement=True),
     "no combinations": lambda x, mask, i: torch.combinations(x[0, :2], 3) + x.sum(),
-    "narrow": lambda x, mask, i: torch.narrow(x, 1, i[0], 2) * x.narrow(0, i[1] - 3, 1)[:, :2] * x.narrow(0, 1, 1)[:, :2],
+    "narrow": lambda x, mask, i: torch.narrow(x, 1, i[0], 2) * x.narrow(0, i[1] - 3, 1)[:, :2],
     "masked assignment": assigned,
     "masked put": put,
     "index_fill": filled,
