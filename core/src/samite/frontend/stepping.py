@@ -122,7 +122,7 @@ class Step:
                 if leaf.role == "parameter" and value is not tensor:
                     what = f"parameter {leaf.name} is replaced inside the step"
                     raise CaptureError(what, help="copy into it instead")
-            if value is tensor and value.shape != standins.shapes[at]:
+            if value is not None and value is tensor and value.shape != standins.shapes[at]:
                 shapes = f"{tuple(standins.shapes[at])} to {tuple(value.shape)}"
                 raise CaptureError(f"{leaf.name} changes its shape in place, {shapes}", help="return a new tensor")
             if value is None:
