@@ -57,7 +57,7 @@ def leaf_functions() -> Iterator[None]:
     with (
         mock.patch.multiple(torch.nn.functional, **dict.fromkeys(names, _never)),
         mock.patch.object(torch.autograd, "has_torch_function", _never),
-        mock.patch.object(torch._lowrank, "has_torch_function", _never),
+        mock.patch("torch._lowrank.has_torch_function", _never),
         mock.patch.object(torch.overrides, "has_torch_function_variadic", _never),
     ):
         yield
