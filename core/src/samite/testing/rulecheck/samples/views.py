@@ -86,6 +86,7 @@ def slices() -> Iterator[Sample]:
         (6, 0, 9223372036854775807, 1),
         (6, 3, 3, 1),
         (7, 1, 6, 2),
+        (6, 0, 6, 2),
     ):
         length = len(range(n)[start:end:step])
         last = n if end is None else end
@@ -97,6 +98,7 @@ def slices() -> Iterator[Sample]:
     for dim, index in ((0, 2), (1, -1)):
         yield Sample("aten.select.int", (floats(7, 4), dim, index))
         yield Sample("aten.select_backward", (floats(*((4,) if dim == 0 else (7,))), [7, 4], dim, index))
+        yield Sample("aten.select_scatter", (floats(7, 4), floats(*((4,) if dim == 0 else (7,))), dim, index))
     yield Sample("aten.select.int", (ints(7), 0, 6))
 
 
@@ -112,6 +114,7 @@ def windows() -> Iterator[Sample]:
         yield Sample(f"aten.{name}", (floats(4, 3, 7), 1, 0, -1))
     yield Sample("aten.diagonal_backward", (floats(4), [7, 4], 0, 0, 1))
     yield Sample("aten.diagonal_backward", (floats(3, 4), [4, 3, 7], 1, 0, 2))
+    yield Sample("aten.diagonal_scatter", (floats(7, 4), floats(4), 0, 0, 1))
     yield Sample("aten.trace", (floats(7, 4),))
 
 
