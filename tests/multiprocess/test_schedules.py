@@ -39,6 +39,6 @@ def test_steps_under_way_have_the_numbers_of_their_call() -> None:
             (losses, *mine), (wanted, *plain) = results
             assert_close(losses, wanted, 1e-5)
             assert_same_state(mine, plain, 1e-5)
-            assert len(run._steps) == 2
+            assert len(run.compilations) == 2
     finally:
         session_of(mesh).close()

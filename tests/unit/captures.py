@@ -35,11 +35,11 @@ class Replay:
 
     def __call__(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
         tree = StateTree.from_call(self.fn, args, kwargs)
-        captured = self.captures.get(tree.key(self.read))
+        captured = self.captures.get((tree.key(self.read), tree.sizes))
         if captured is None:
             captured = capture(self.fn, args, kwargs)
             self.read |= captured.read
-            self.captures[tree.key(self.read)] = captured
+            self.captures[tree.key(self.read), tree.sizes] = captured
         values = [leaf.get() for leaf in tree.leaves]
         assert all(v is not None for v in values)
         values = [v.detach().clone(memory_format=torch.contiguous_format) for v in values if v is not None]

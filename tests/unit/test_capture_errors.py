@@ -104,6 +104,14 @@ def repeated(x: Tensor) -> Tensor:
     return x.flatten().repeat_interleave(x.flatten().long().abs())  # here
 
 
+def cut(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.tensor_split(x, x[0].long())  # here
+
+
+def sparse(x: Tensor) -> Tensor:
+    return x.to_sparse()  # here
+
+
 @pytest.mark.parametrize("fn, text, way_out", [
     (branch, "Python branch on a tensor's data", "torch.where"),
     (item, "item() reads a tensor's data", "return the tensor"),
@@ -121,6 +129,8 @@ def repeated(x: Tensor) -> Tensor:
     (selected, "shape depends on data", "mask"),
     (unique, "depends on data", "mask"),
     (repeated, "depends on data", "mask"),
+    (cut, "reads a tensor's data on the host", "Python numbers"),
+    (sparse, "makes a sparse tensor", "dense"),
 ], ids=lambda x: x.__name__ if callable(x) else "")  # fmt: skip
 def test_reading_data(fn: Callable[..., Any], text: str, way_out: str) -> None:
     error = refused(fn, X)

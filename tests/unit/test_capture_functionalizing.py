@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from captures import check_steps
+from samite.errors import CaptureError
 from samite.frontend import capture, functionalizing
 
 VIEWS: list[Callable[[Tensor], Tensor]] = [
@@ -126,8 +127,54 @@ def test_what_steps_do_is_undone_on_the_graph(no_trace: None) -> None:
         z.bitwise_and_(z)
         return z.gt_(0)
 
-    for fn in (whole, transposed, below, promoted, integers):
+    def reshaped(x: Tensor, y: Tensor) -> Tensor:
+        row = x[0] @ y  # torch squeezes the product in place
+        return y.clone().unsqueeze_(0).mul_(2).squeeze_(0).t_().add_(row)
+
+    def powers(x: Tensor, y: Tensor) -> Tensor:
+        z = x + y
+        z.pow_(2)
+        return z.pow_(y)
+
+    for fn in (whole, transposed, below, promoted, integers, reshaped, powers):
         check_steps(fn, arguments(), steps=2, tolerance=1e-6)
+
+
+def test_shapes_that_change_in_place(no_trace: None) -> None:
+    """`matmul` with a vector squeezes its product so."""
+
+    def reshaped(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = (x @ y).mul_(2)
+        same = z.unsqueeze_(0)
+        z.add_(1)
+        z.transpose_(1, 2).squeeze_(0)
+        return z, same
+
+    for fn in (reshaped, lambda x, y: torch.nn.functional.linear(x[0], y)):
+        check_steps(fn, arguments(), steps=1)
+
+
+def test_shapes_that_change_in_place_beside_views() -> None:
+    def viewed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = x @ y
+        row = z[1]
+        z.unsqueeze_(0)
+        z.mul_(2)
+        return z, row
+
+    def detached(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = x @ y
+        same = z.detach()
+        same.unsqueeze_(0).mul_(2)
+        return z, same
+
+    for fn in (viewed, detached):
+        check_steps(fn, arguments(), steps=1)
+
+
+def test_an_argument_that_changes_its_shape() -> None:
+    with pytest.raises(CaptureError, match=r"x changes its shape in place, \(4, 4\) to \(1, 4, 4\)"):
+        capture(lambda x, y: x.unsqueeze_(0) + y, arguments())
 
 
 def test_partial_writes_go_the_general_way() -> None:

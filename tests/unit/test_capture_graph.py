@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.utils.checkpoint import checkpoint
 
 import models
+import samite
 from captures import train_step
 from models import CNN, GPT, MLP, Llama, batch, images
 from samite.frontend import Capture, capture
@@ -262,3 +263,14 @@ def test_float64_models_keep_their_precision() -> None:
     model = MLP().double()
     captured = captured_step(model, (torch.randn(2, 16).double(), torch.zeros(2).long()))
     assert [a.dtype for a in captured.arguments if a.kind == "scalar"] == [torch.float64] * 2
+
+
+def test_a_constant_that_forward_and_backward_both_read_is_one_value() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        picked = x.index_select(0, torch.tensor([2, 0]))
+        return torch.autograd.grad(picked.square().sum(), [x])[0]
+
+    x = torch.randn(3, 2, requires_grad=True)
+    mesh = samite.mesh("cpu", engine="lockstep", dp=2)
+    compiled = samite.compile(twice, mesh=mesh, placements={"x": {"dp": samite.Shard(0)}})
+    torch.testing.assert_close(compiled(x).clone(), twice(x))

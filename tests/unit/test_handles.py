@@ -180,7 +180,7 @@ def test_load_state_dict_in_mid_training(twins: Twins) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_learning_rate_is_read_at_every_call(twins: Twins) -> None:
-    programs = len(twins.compiled._steps)
+    programs = len(twins.compiled.compilations)
     optimizers = (twins.optimizer, twins.plain_optimizer)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in optimizers]
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_a_learning_rate_is_read_at_every_call(twins: Twins) -> None:
         for scheduler in schedulers:
             scheduler.step()  # it would warn if it believed that no optimizer had stepped
     twins.check()
-    assert len(twins.compiled._steps) == programs
+    assert len(twins.compiled.compilations) == programs
 
 
 def test_optimizer_state_lies_on_the_workers_too(twins: Twins) -> None:

@@ -60,7 +60,7 @@ def test_cycled_momentum_is_one_steady_program(make: Making, schedule: Callable[
         beside.step()
         assert optimizer.param_groups[0]["lr"] == other.param_groups[0]["lr"]
     assert_same_state((mine, optimizer), (plain, other), 1e-5)
-    assert len(run._steps) == 2, "the first step's, and one for all others"
+    assert len(run.compilations) == 2, "the first step's, and one for all others"
 
 
 def vary(**changes: float) -> Callable[..., None]:
@@ -244,7 +244,7 @@ def test_a_compiled_function_keys_what_was_read() -> None:
     for momentum, programs in ((0.9, 1), (0.9, 2), (0.9, 2), (0.5, 3), (0.5, 3), (0.9, 3)):
         optimizer.param_groups[0]["momentum"] = other.param_groups[0]["momentum"] = momentum
         assert_close(run(model, optimizer, *rows()).clone(), train_step(plain, other, *rows()), 1e-5)
-        assert len(run._steps) == programs
+        assert len(run.compilations) == programs
     assert_same_state((model, optimizer), (plain, other), 1e-5)
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# `mesh` the function hides `samite.mesh` the module, which `samite.api` has imported by then.
+# `mesh` and `tensor`, the functions, hide the modules of these names, which `samite.api` has imported by then.
 from samite.api import compile, mesh
 from samite.errors import SamiteError
 from samite.frontend import constrain
 from samite.placement import Partial, Placement, Replicate, Shard
-from samite.tensor import Tensor
+from samite.tensor import Tensor, distribute_module, empty, from_local, full, ones, rand, randn, tensor, zeros
 
 if TYPE_CHECKING:
     from samite import plugins, testing, umem
@@ -30,10 +30,19 @@ __all__ = [
     "Tensor",
     "compile",
     "constrain",
+    "distribute_module",
+    "empty",
+    "from_local",
+    "full",
     "mesh",
+    "ones",
     "plugins",
+    "rand",
+    "randn",
+    "tensor",
     "testing",
     "umem",
+    "zeros",
 ]
 
 __version__ = "0.1.0"

@@ -11,6 +11,7 @@ import torch
 
 from samite.api.mesh import mesh as make_mesh
 from samite.api.program import Built, build
+from samite.api.programs import Compilation, Programs
 from samite.api.step import Step
 from samite.errors import InputError, PlacementError, SamiteError
 from samite.frontend import Capture, StateTree, Trees, capture
@@ -33,53 +34,69 @@ MANY = 8
 class Compiled:
     """A compiled function. Call it as the original; `lower` shows the program of a call without running it."""
 
-    def __init__(self, fn: Function, mesh: Mesh, placements: Placements, mode: str | None) -> None:
+    def __init__(
+        self, fn: Function, mesh: Mesh, placements: Placements, mode: str | None, dynamic: bool | None = None
+    ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.fn, self.mesh, self.placements, self.mode = fn, mesh, placements, mode
+        self.dynamic = dynamic
         self._trees = Trees(fn)
-        self._steps: dict[Hashable, Step] = {}
+        self._programs: dict[Hashable, Programs] = {}
+        self._made: list[Compilation] = []
         self._calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tree, key = self._trees.of(args, kwargs)
-        step = self._steps.get(key)
+        programs = self._programs.get(key)
+        step = None if programs is None else programs.steps.get(tree.sizes)
         if step is None:
-            step = self._compile(tree)
-            self._steps[self._trees.key_after(tree, step.capture.read)] = step
+            step = self._compile(tree, key)
         self._calls += 1
         return step.run(tree, torch.initial_seed() + self._calls - 1)
 
+    @property
+    def compilations(self) -> tuple[Compilation, ...]:
+        """How each program so far was made, in order."""
+        return tuple(self._made)
+
     def lower(self, *args: Any, keep_text: tuple[str, ...] = (), **kwargs: Any) -> tuple[Capture, Built]:
         """Capture a call and run the passes; nothing is executed. `keep_text` names passes whose module to keep."""
-        return self._lower(StateTree.from_call(self.fn, args, kwargs), keep_text)
+        tree = StateTree.from_call(self.fn, args, kwargs)
+        captured = capture(self.fn, tree=tree)
+        return captured, self._build(tree, captured, keep_text)
 
-    def _compile(self, tree: StateTree) -> Step:
-        if len(self._steps) >= MANY:
+    def _compile(self, tree: StateTree, key: Hashable) -> Step:
+        captures = sum(made.origin != "instance" for made in self._made)
+        if captures >= MANY:
             log.warning(
                 "%s: compiling program number %d: calls differ in shapes, in Python values, or in hyper-parameters "
                 "that are compiled in (of optimizers other than SGD, Adam and AdamW all but the learning rate)",
                 self.name,
-                len(self._steps) + 1,
+                captures + 1,
             )
-        elif self._steps:
+        elif self._made and key not in self._programs:
             log.info("%s: compiling again, the call has another structure", self.name)
-        elif not self.placements and self.mesh.size > 1:
+        elif not self._made and not self.placements and self.mesh.size > 1:
             log.warning("%s: no placements are given, so each rank of %s computes everything", self.name, self.mesh)
         _check_devices(tree, self.mesh)
+        programs = self._programs.get(key) or Programs(self.name, self.dynamic, self._step, self._made)
         try:
-            captured, built = self._lower(tree, ())
+            step = programs.make(tree)
         except Exception as error:
             self._blame_inputs(error, tree)
             raise
-        return Step(captured, built, session_of(self.mesh), self._mode())
+        self._programs[self._trees.key_after(tree, step.capture.read)] = programs
+        return step
 
-    def _lower(self, tree: StateTree, keep_text: tuple[str, ...]) -> tuple[Capture, Built]:
+    def _step(self, tree: StateTree, captured: Capture) -> Step:
+        return Step(captured, self._build(tree, captured, ()), session_of(self.mesh), self._mode())
+
+    def _build(self, tree: StateTree, captured: Capture, keep_text: tuple[str, ...]) -> Built:
         from samite.config import Settings
 
         settings = Settings()
-        captured = capture(self.fn, tree=tree)
-        built = build(
+        return build(
             captured,
             self.mesh,
             _untied(self.placements, tree),
@@ -90,7 +107,6 @@ class Compiled:
             check=settings.debug_checks,
             overlap=settings.overlap,
         )
-        return captured, built
 
     def _mode(self) -> str:
         from samite.config import Settings
@@ -102,7 +118,7 @@ class Compiled:
         from samite.frontend.source import line_of_traceback
 
         what, where = (error.what, error.where) if isinstance(error, SamiteError) else (str(error), "")
-        for step in self._steps.values():
+        for step in (step for programs in self._programs.values() for step in programs.steps.values()):
             for spec in step.capture.arguments:
                 given = tree.leaf(spec.name).get() if spec.kind == "input" and spec.name in tree.by_name else None
                 if given is None or (tuple(given.shape), given.dtype) == (spec.shape, spec.dtype):
@@ -163,6 +179,7 @@ def compile(
     mesh: Mesh | None = None,
     placements: Placements | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
+    dynamic: bool | None = None,
 ) -> Compiled: ...
 @overload
 def compile(
@@ -170,6 +187,7 @@ def compile(
     mesh: Mesh | None = None,
     placements: Placements | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
+    dynamic: bool | None = None,
 ) -> Callable[[Function], Compiled]: ...
 def compile(
     fn: Function | None = None,
@@ -178,6 +196,7 @@ def compile(
     mesh: Mesh | None = None,
     placements: Placements | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
+    dynamic: bool | None = None,
 ) -> Compiled | Callable[[Function], Compiled]:
     """Compile a function (a whole training step, a forward, a module) for a mesh; also a decorator.
 
@@ -185,15 +204,20 @@ def compile(
     {"tokens": {"dp": Shard(0)}, "model.blocks.*.up.weight": {"tp": Shard(0)}}; what it leaves open, and everything
     between, follows by least communication. `mode` is how the backend executes, by default as configured.
 
-    The first call of each structure (shapes, dtypes, non-tensor arguments, optimizer state that is there) compiles.
+    The first call of each structure (dtypes, non-tensor arguments, optimizer state that is there) compiles, and so does
+    the first call with other sizes of inputs. `dynamic` says how: None captures the function once more, with symbols
+    for the sizes that changed, and makes programs for all further sizes from that graph; True has symbols for all sizes
+    from the first call on; False captures it for each size. Sizes 0 and 1, and sizes for which the function takes
+    another way, are captured on their own. `compilations` of the compiled function says what happened.
+
     Afterwards parameters, buffers, gradients and optimizer state are `samite.Tensor` handles, and so is what the
     function returns.
     """
     if fn is None:
-        return lambda fn: compile(fn, mesh=mesh, placements=placements, mode=mode)
+        return lambda fn: compile(fn, mesh=mesh, placements=placements, mode=mode, dynamic=dynamic)
     constraints: Any = {} if placements == "auto" else placements
     if not isinstance(constraints, Mapping):
         raise PlacementError(f'placements must be "auto" or a mapping of names, have {placements!r}')
     if mesh is None:
         mesh = make_mesh(engine="inprocess", d=1)
-    return Compiled(fn, mesh, cast(Placements, constraints), mode)
+    return Compiled(fn, mesh, cast(Placements, constraints), mode, dynamic)

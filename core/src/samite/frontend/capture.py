@@ -18,8 +18,9 @@ from samite.frontend.outcomes import TENSOR
 from samite.frontend.slots import Kind, Leaf
 from samite.frontend.source import line_of
 from samite.frontend.state import StateTree
+from samite.frontend.symbols import Symbols
 
-__all__ = ["ArgumentSpec", "Capture", "ResultSpec", "capture"]
+__all__ = ["ArgumentSpec", "Capture", "ResultSpec", "capture", "capture_call"]
 
 _lock = threading.RLock()
 """One trace at a time: tracing patches torch for the process."""
@@ -60,8 +61,9 @@ class Capture:
     `graph` takes one tensor for each of `arguments` and gives a flat tuple, one for each of `results`: first the
     outputs, then the state that changed. Argument i is leaf i of any state tree of an equal key; the seed, if the graph
     draws random numbers, comes last. `deleted` are the arguments that are absent after the call. Every node has a fake
-    tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`). `read` are the
-    hyper-parameters that the function read as Python values: the graph is for these values (`Trees.key_after`).
+    tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`). `constants` has for each
+    leaf of what the function returns its value, or `TENSOR`. `read` are the hyper-parameters that the function read as
+    Python values: the graph is for these values (`Trees.key_after`).
     """
 
     graph: GraphModule
@@ -69,13 +71,13 @@ class Capture:
     results: tuple[ResultSpec, ...]
     deleted: tuple[int, ...]
     output_spec: pytree.TreeSpec
-    _constants: tuple[Any, ...]
+    constants: tuple[Any, ...]
     read: frozenset[Entry]
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """What the function returns, with `outputs` (one for each result of kind "output") in place of its tensors."""
         given = iter(outputs)
-        leaves = [next(given) if c is TENSOR else c for c in self._constants]
+        leaves = [next(given) if c is TENSOR else c for c in self.constants]
         return pytree.tree_unflatten(leaves, self.output_spec)
 
 
@@ -92,13 +94,17 @@ def capture(
     state, attributes of modules) are as before, also after an error. Raises CaptureError with the user's line for
     what a program cannot do.
     """
+    return capture_call(StateTree.from_call(fn, args, kwargs) if tree is None else tree)
+
+
+def capture_call(tree: StateTree, symbols: Symbols | None = None) -> Capture:
+    """The capture of a call; with `symbols` among the sizes of its inputs, for `samite.frontend.symbolic`."""
     # FX's tracers bring symbolic shapes and SymPy with them, which `import samite` must not.
     from samite.frontend.tidying import set_outputs, tidy
     from samite.frontend.tracing import trace
 
-    tree = StateTree.from_call(fn, args, kwargs) if tree is None else tree
     with _lock:
-        graph, step = trace(tree)
+        graph, step = trace(tree, symbols)
     tidy(graph)
     placeholders = graph.graph.find_nodes(op="placeholder")
     values: Sequence[Any] = graph.graph.output_node().args[0]  # type: ignore[assignment]

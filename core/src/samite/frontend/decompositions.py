@@ -15,6 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samite.frontend.borrowed import borrowed
+from samite.frontend.index_formulas import index_formulas
+from samite.frontend.loss_formulas import loss_formulas
+
 __all__ = ["table"]
 
 aten = torch.ops.aten
@@ -64,6 +68,13 @@ def _std(
     x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Tensor:
     return _var(x, dim, correction=correction, keepdim=keepdim).sqrt()
+
+
+def _std_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    var, mean = _var_mean(x, dim, correction=correction, keepdim=keepdim)
+    return var.sqrt(), mean
 
 
 def _vector_norm(
@@ -164,6 +175,17 @@ def _zeros(size: Sequence[int], *, dtype: torch.dtype | None = None, device: Any
     return aten.full.default(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
 
 
+# What is empty holds zeros: any number is as good, but it must be the same on every rank.
+
+
+def _strided_zeros(size: Sequence[int], order: Sequence[int], **options: Any) -> Tensor:
+    return _zeros(size, **options)
+
+
+def _new_strided_zeros(x: Tensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> Tensor:
+    return _new_zeros(x, size, **options)
+
+
 def _ones(size: Sequence[int], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
     return aten.full.default(size, 1, dtype=dtype or torch.get_default_dtype(), device=device)
 
@@ -173,35 +195,45 @@ def _squeeze_dims(x: Tensor, dims: Sequence[int]) -> Tensor:
     return aten.view.default(x, [s for d, s in enumerate(x.shape) if d not in drop])
 
 
+def _trilinear(
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    expand_x: Sequence[int],
+    expand_y: Sequence[int],
+    expand_z: Sequence[int],
+    summed: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """A sum over products of three tensors, each of which lacks the dims that it is expanded by."""
+    letters = "abcdefghijklmnop"[: x.dim() + len(expand_x)]
+    terms = ["".join(c for i, c in enumerate(letters) if i not in gone) for gone in (expand_x, expand_y, expand_z)]
+    result = "".join(c for i, c in enumerate(letters) if i not in summed)
+    return torch.einsum(f"{','.join(terms)}->{result}", x, y, z)
+
+
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """A 0-d tensor has one element; the torch dialect asks for a dim."""
+    if x.dim():
+        return NotImplemented
+    return x.clone(), aten.full.default([], 0, dtype=torch.int64, device=x.device)
+
+
+def _cholesky(x: Tensor, upper: bool = False) -> Tensor:
+    return aten.linalg_cholesky_ex.default(x, upper=upper)[0]
+
+
+def _trusting(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """A program cannot stop at a value: what a factorisation fails on gives what its `_ex` form gives."""
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """op -> its decomposition, for the first trace."""
-    from torch._decomp import get_decompositions
-
-    borrowed = get_decompositions(
-        [
-            aten.native_batch_norm,
-            aten._native_batch_norm_legit,
-            aten._native_batch_norm_legit_no_training,
-            aten.native_batch_norm_backward,
-            aten.native_group_norm,
-            aten.native_group_norm_backward,
-            aten._fused_rms_norm,
-            aten._fused_rms_norm_backward,
-            aten.mse_loss,
-            aten.mse_loss_backward,
-            aten.smooth_l1_loss,
-            aten.smooth_l1_loss_backward,
-            aten.huber_loss,
-            aten.huber_loss_backward,
-            aten.binary_cross_entropy,
-            aten.binary_cross_entropy_backward,
-            aten.soft_margin_loss,
-            aten.soft_margin_loss_backward,
-        ]
-    )
     return {
-        **borrowed,
+        **borrowed(),
+        **index_formulas(),
+        **loss_formulas(),
         aten.mean.default: _mean,
         aten.mean.dim: _mean_dim,
         aten.var_mean.correction: _var_mean,
@@ -219,6 +251,19 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten.new_zeros.default: _new_zeros,
         aten.new_ones.default: _new_ones,
         aten.zeros.default: _zeros,
+        aten.empty.memory_format: _zeros,
+        aten.empty_strided.default: _strided_zeros,
+        aten.empty_permuted.default: _strided_zeros,
+        aten._efficientzerotensor.default: _zeros,
+        aten.empty_like.default: _zeros_like,
+        aten.new_empty.default: _new_zeros,
+        aten.new_empty_strided.default: _new_strided_zeros,
+        aten.std_mean.correction: _std_mean,
+        aten._trilinear.default: _trilinear,
+        aten.kthvalue.default: _kthvalue,
+        aten.cholesky.default: _cholesky,
+        aten._linalg_check_errors.default: _trusting,
+        aten._conj.default: aten._conj_physical.default,
         aten.ones.default: _ones,
         aten.squeeze.dims: _squeeze_dims,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.fx.traceback
@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["functionalize", "functionalize_by_trace"]
+__all__ = ["Mode", "functionalize", "functionalize_by_trace"]
 
 aten = torch.ops.aten
 
@@ -27,20 +27,24 @@ class _PartialWrite(Exception):
     """A write through a view while the rest of its tensor is still read."""
 
 
-def functionalize(module: GraphModule, arguments: Sequence[Tensor]) -> GraphModule:
+Mode = Literal["fake", "symbolic"]
+"""How a graph was traced, as `make_fx` calls it."""
+
+
+def functionalize(module: GraphModule, arguments: Sequence[Tensor], mode: Mode = "fake") -> GraphModule:
     """The same function without mutation; `arguments` are fakes. Mutated arguments are not copied back."""
     try:
         return GraphModule(module, _Functionalizer(module.graph).run())
     except _PartialWrite:
-        return functionalize_by_trace(module, arguments)
+        return functionalize_by_trace(module, arguments, mode)
 
 
-def functionalize_by_trace(module: GraphModule, arguments: Sequence[Tensor]) -> GraphModule:
+def functionalize_by_trace(module: GraphModule, arguments: Sequence[Tensor], mode: Mode = "fake") -> GraphModule:
     def again(*values: Tensor) -> object:
         with torch.fx.traceback.preserve_node_meta():
             return Interpreter(module).run(*values)
 
-    functional = make_fx(torch.func.functionalize(again, remove="mutations"), tracing_mode="fake")(*arguments)
+    functional = make_fx(torch.func.functionalize(again, remove="mutations"), tracing_mode=mode)(*arguments)
     for node in functional.graph.find_nodes(op="call_function", target=aten.copy_.default):
         functional.graph.erase_node(node)  # into a mutated argument, whose new value is a result
     return functional
@@ -65,6 +69,8 @@ class _Functionalizer:
 
     def run(self) -> Graph:
         for at, node in enumerate(self.old.nodes):
+            if (view := _view_of(node)) is not None:
+                node.target = view
             if _is_mutable(node):
                 self._write(node, at)
                 continue
@@ -131,26 +137,34 @@ class _Functionalizer:
         """The value that `node` writes, in the shape and dtype of what it overwrites."""
         mapped: Any = torch.fx.map_arg((node.args, node.kwargs), self._read)
         (old, *others), kwargs = mapped
-        shape, dtype = list(old.meta["val"].shape), old.meta["val"].dtype
+        dtype = old.meta["val"].dtype
         match _op(node)._schema.name:
             case "aten::detach_":
                 return old
             case "aten::zero_":
-                return self._call(node, aten.full.default, (shape, 0), dtype=dtype)
+                return self._call(node, aten.full.default, (self._shape(node, old), 0), dtype=dtype)
             case "aten::fill_" if not isinstance(others[0], Node):
-                return self._call(node, aten.full.default, (shape, others[0]), dtype=dtype)
+                return self._call(node, aten.full.default, (self._shape(node, old), others[0]), dtype=dtype)
             case "aten::copy_" | "aten::fill_":
                 value = others[0]
             case _:
                 value = self._call(node, _functional(node), (old, *others), **kwargs)
-        return self._like(node, value, old.meta["val"])
+        return self._like(node, value, old)
 
-    def _like(self, node: Node, value: Node, old: Tensor) -> Node:
-        if value.meta["val"].dtype != old.dtype:
-            value = self._call(node, aten._to_copy.default, (value,), dtype=old.dtype)
-        if value.meta["val"].shape != old.shape:
-            value = self._call(node, aten.expand.default, (value, list(old.shape)))
+    def _like(self, node: Node, value: Node, old: Node) -> Node:
+        wanted: Tensor = old.meta["val"]
+        if value.meta["val"].dtype != wanted.dtype:
+            value = self._call(node, aten._to_copy.default, (value,), dtype=wanted.dtype)
+        if value.meta["val"].shape != wanted.shape:
+            value = self._call(node, aten.expand.default, (value, self._shape(node, old)))
         return value
+
+    def _shape(self, node: Node, of: Node) -> list[int | Node]:
+        """The shape of a new node, with nodes for symbolic sizes."""
+        return [
+            self._call(node, aten.sym_size.int, (of, dim)) if isinstance(size, torch.SymInt) else size
+            for dim, size in enumerate(of.meta["val"].shape)
+        ]
 
     def _call(self, node: Node, op: OpOverload, args: Any, **kwargs: Any) -> Node:
         made = self.new.call_function(op, args, kwargs)
@@ -177,6 +191,16 @@ def _is_mutable(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
+def _view_of(node: Node) -> OpOverload | None:
+    """The view that an op like `squeeze_` is: a trace knows the tensor as its result from then on."""
+    if not _is_mutable(node) or torch.Tag.inplace_view not in _op(node).tags:
+        return None
+    view = _functional(node)
+    if not any(a.alias_info is not None and not _writes(a) for a in view._schema.arguments):
+        raise _PartialWrite  # `resize_`
+    return view
+
+
 def _is_view(node: Node, views: Mapping[Node, Node]) -> bool:
     if isinstance(node.target, OpOverload):
         return any(argument.alias_info is not None for argument in node.target._schema.arguments)
@@ -197,10 +221,21 @@ def _writes(argument: Any) -> bool:
 
 
 def _functional(node: Node) -> OpOverload:
-    """The out-of-place form of an in-place op: the same name without the underscore."""
-    namespace, name = _op(node)._schema.name.split("::")
+    """The out-of-place form of an in-place op: the same name without the underscore, of the same argument types."""
+    schema = _op(node)._schema
+    namespace, name = schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    overload = getattr(packet, _op(node)._overloadname, None)
-    if not name.endswith("_") or overload is None:
+    if not name.endswith("_") or packet is None:
         raise _PartialWrite
-    return overload
+    overloads = [getattr(packet, key) for key in packet.overloads()]
+    # `pow_.Scalar` is not `pow.Scalar`, which takes its first argument as a number.
+    wanted = [_type(argument) for argument in schema.arguments]
+    found = [o for o in overloads if [_type(argument) for argument in o._schema.arguments] == wanted]
+    same = [o for o in found if o._overloadname == schema.overload_name]
+    if not found:
+        raise _PartialWrite
+    return (same or found)[0]
+
+
+def _type(argument: Any) -> tuple[str, bool]:
+    return str(argument.type), argument.has_default_value()

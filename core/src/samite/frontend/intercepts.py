@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ def leaf_functions() -> Iterator[None]:
     with (
         mock.patch.multiple(torch.nn.functional, **dict.fromkeys(names, _never)),
         mock.patch.object(torch.autograd, "has_torch_function", _never),
+        mock.patch("torch._lowrank.has_torch_function", _never),
         mock.patch.object(torch.overrides, "has_torch_function_variadic", _never),
     ):
         yield
@@ -131,9 +133,19 @@ def _refuse_read(name: str) -> NoReturn:
 
 def _read(name: str) -> Handler:
     def handler(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return func(*args, **kwargs) if _has_data(args[0]) else _refuse_read(name)
+        if _has_data(args[0]):
+            return func(*args, **kwargs)
+        return False if name == "__bool__" and _is_torchs_check() else _refuse_read(name)
 
     return handler
+
+
+def _is_torchs_check() -> bool:
+    """Whether a function of torch is looking for bad arguments: "is any of these negative?" A program does not look."""
+    frame, checks = sys._getframe(), {torch.nn.functional.gaussian_nll_loss.__code__}
+    while frame is not None and frame.f_code.co_filename != torch.nn.functional.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code in checks
 
 
 def _branch_free_nonzero(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -31,6 +31,7 @@ _REFUSED = (
 _REFUSED_METHODS = ("cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "random_")
 
 
+_INTEGERS = (int, torch.SymInt)
 _DIGITS = {torch.bfloat16: 2.0**8, torch.float16: 2.0**11}
 """Numbers of [0, 1) that are evenly spaced in the short floating types."""
 
@@ -134,7 +135,8 @@ class RandomOps:
 
     def _randint(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         size = kwargs.get("size", args[-1] if args else ())
-        bounds = [*(a for a in args if isinstance(a, int)), *(kwargs[k] for k in ("low", "high") if k in kwargs)]
+        bounds: list[Any] = [a for a in args if isinstance(a, _INTEGERS)]
+        bounds += [kwargs[k] for k in ("low", "high") if k in kwargs]
         low, high = bounds if len(bounds) == 2 else (0, *bounds)
         if high - low > 1 << 24:
             _refuse(func, args, kwargs)
@@ -173,7 +175,7 @@ def _bind(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
 def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[int]:
     if "size" in kwargs:
         return kwargs["size"]
-    return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+    return args[0] if len(args) == 1 and not isinstance(args[0], _INTEGERS) else args
 
 
 def _finish(drawn: Tensor, kwargs: dict[str, Any], uniform: bool = False) -> Tensor:

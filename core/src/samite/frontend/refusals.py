@@ -44,3 +44,11 @@ def refusing() -> Iterator[None]:
             where=line_of_traceback(error.__traceback__),
             help="a custom op needs a fake implementation: torch.library.register_fake",
         ) from error
+    except RuntimeError as error:
+        if "its data is not allocated yet" not in str(error):
+            raise
+        raise CaptureError(
+            "an op reads a tensor's data on the host, which cannot be captured",
+            where=line_of_traceback(error.__traceback__),
+            help="pass Python numbers where the op takes them too",
+        ) from error

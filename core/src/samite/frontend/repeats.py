@@ -137,7 +137,7 @@ class _Known:
 def _alike(new: object, old: Tensor) -> bool:
     return (
         isinstance(new, Tensor)
-        and new.shape == old.shape
+        and new.dim() == old.dim()
         and new.dtype == old.dtype
         and new.device == old.device
         and new.layout == old.layout

@@ -24,6 +24,7 @@ from unittest import mock
 import torch
 from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.fx import Node
+from torch.types import py_sym_types
 
 __all__ = ["Phase", "Recorder", "all_user_frames", "line_of", "line_of_traceback", "user_frame", "user_line"]
 
@@ -138,7 +139,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Write `meta["custom"]` of every node that was marked."""
-        marks = [m for m in self._marks if m.node.target is not torch.ops.aten.detach.default]  # no op of the user's
+        marks = [m for m in self._marks if _is_op(m.node)]
         last = max((i for i, m in enumerate(marks) if m.kind in ("backward", "recompute")), default=len(marks))
         forward = [m for m in marks[:last] if m.kind == "plain"]
         numbers = {id(m): i for i, m in enumerate(forward)}
@@ -160,6 +161,11 @@ class Recorder:
                 op = maker.get(m.sequence, -1)
                 line = forward[op].line if op >= 0 else line
             m.node.meta["custom"] = {"line": line, "phase": phase, "op": op}
+
+
+def _is_op(node: Node) -> bool:
+    """Whether a node is an op of the user's: autograd detaches on its own, and sizes are computed for ops."""
+    return node.target is not torch.ops.aten.detach.default and not isinstance(node.meta.get("val"), py_sym_types)
 
 
 def _calls_backward(frame: FrameType | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -24,18 +25,21 @@ __all__ = ["StandIns"]
 class StandIns:
     """`tensors[i]` stands for leaf i of `tree`: parameters are Parameters, and know hooks and attributes.
 
-    `read` are the hyper-parameters that code reads as Python values while they are installed.
+    `shapes` are those that they begin with; `read` are the hyper-parameters that code reads as Python values while they
+    are installed.
     """
 
     tree: StateTree
     tensors: list[Tensor]
+    shapes: list[torch.Size]
     read: set[Entry] = field(default_factory=set[Entry])
 
     @staticmethod
     def of(tree: StateTree, values: Sequence[Tensor]) -> StandIns:
         """Stand-ins that hold `values`, one for each leaf, and share nothing else with the user's tensors."""
         made = zip(tree.tensors, values, tree.leaves, strict=True)
-        return StandIns(tree, [_stand_in(user, value, leaf.role) for user, value, leaf in made])
+        tensors = [_stand_in(user, value, leaf.role) for user, value, leaf in made]
+        return StandIns(tree, tensors, [value.shape for value in values])
 
     @contextmanager
     def installed(self) -> Iterator[None]:

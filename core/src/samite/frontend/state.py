@@ -74,8 +74,20 @@ class StateTree:
             return Leaf(name, "optimizer", self.leaves[at].name, EntrySlot(optimizer, self.slots[at], last))
         raise KeyError(name)
 
+    @cached_property
+    def inputs(self) -> range:
+        """The leaves that are inputs: the last ones."""
+        count = len(self.leaves)
+        first = next((at + 1 for at in reversed(range(count)) if self.leaves[at].role != "input"), 0)
+        return range(first, count)
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs, in order."""
+        return tuple(tuple(self.tensors[at].shape) for at in self.inputs)
+
     def key(self, read: Collection[Entry] = ()) -> Hashable:
-        """Equal for calls that one program serves: structure, not data.
+        """Equal for calls of one structure: what programs are for, but for data and the sizes of inputs.
 
         `read` are the hyper-parameters that a capture of such a call read as Python values (`Capture.read`).
         """
@@ -83,7 +95,7 @@ class StateTree:
         return Key(
             call.spec,
             tuple(self.index.get(id(value), -1) for value in call.values),
-            tuple((x.name, x.role, *_signature(t)) for x, t in zip(self.leaves, self.tensors, strict=True)),
+            tuple((x.name, x.role, *_signature(x, t)) for x, t in zip(self.leaves, self.tensors, strict=True)),
             tuple(at for _, at in self.places),
             tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
             tuple((name, *self._optimizer(o)) for name, o in self.optimizers),
@@ -101,8 +113,8 @@ class StateTree:
             yield tuple(self.index[id(p)] for p in group["params"])
 
 
-def _signature(x: Tensor) -> tuple[Hashable, ...]:
-    return x.shape, x.dtype, x.device, x.requires_grad
+def _signature(leaf: Leaf, x: Tensor) -> tuple[Hashable, ...]:
+    return x.dim() if leaf.role == "input" else x.shape, x.dtype, x.device, x.requires_grad
 
 
 _HOOKS = frozenset(HOOKS)

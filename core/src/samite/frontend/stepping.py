@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from samite.errors import CaptureError
-from samite.frontend import attention, devices, foreach
+from samite.frontend import attention, devices, equivalents, foreach
 from samite.frontend.calls import path_name
 from samite.frontend.closures import variables
 from samite.frontend.constraining import constraints_kept
@@ -73,7 +73,7 @@ class Step:
     def _modes(self, seed: Tensor, foreign: Foreign) -> Iterator[None]:
         random = RandomOps(seed)
         handlers = random.handlers | attention.handlers(random) | foreach.handlers() | devices.handlers()
-        handlers |= scalar_arguments() | data_reads()
+        handlers |= scalar_arguments() | data_reads() | equivalents.handlers()
 
         def admit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
             foreign.check(func, args, kwargs)
@@ -122,6 +122,9 @@ class Step:
                 if leaf.role == "parameter" and value is not tensor:
                     what = f"parameter {leaf.name} is replaced inside the step"
                     raise CaptureError(what, help="copy into it instead")
+            if value is not None and value is tensor and value.shape != standins.shapes[at]:
+                shapes = f"{tuple(standins.shapes[at])} to {tuple(value.shape)}"
+                raise CaptureError(f"{leaf.name} changes its shape in place, {shapes}", help="return a new tensor")
             if value is None:
                 self.deleted.append(at)
             else:

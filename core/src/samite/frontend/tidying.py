@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.types import py_sym_types
 
 from samite.errors import CaptureError
 from samite.frontend.source import line_of
@@ -21,8 +22,15 @@ _DEVICE = ("device", "layout", "pin_memory", "non_blocking")
 _STRIDED = (aten.view.default, aten._unsafe_view.default, aten.as_strided.default)
 
 
+_SPELLED: dict[Any, Any] = {aten._unsafe_view.default: aten.view.default}
+"""Ops that differ in what autograd makes of them, which has been."""
+
+
 def tidy(module: GraphModule) -> None:
-    """Rewrite in place. Raises CaptureError for an op that mutates or draws random numbers on its own."""
+    """Rewrite in place. Raises CaptureError for an op that mutates or draws random numbers on its own.
+
+    Nodes that compute symbolic sizes stay, where an op needs them.
+    """
     graph = module.graph
     for node in graph.find_nodes(op="call_function", target=torch.ops.profiler._record_function_exit._RecordFunction):
         graph.erase_node(node)
@@ -38,6 +46,7 @@ def tidy(module: GraphModule) -> None:
         elif node.target in _SAME or _is_needless_clone(node):
             _forward(node, node.args[0])
         else:
+            node.target = _SPELLED.get(node.target, node.target)
             _erase_device(node)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     module.delete_all_unused_submodules()
@@ -83,6 +92,8 @@ def _inline_scalar(module: GraphModule, node: Node) -> None:
 
 def _check(node: Node) -> None:
     target = node.target
+    if isinstance(node.meta.get("val"), py_sym_types):
+        return
     if not isinstance(target, torch._ops.OpOverload):
         if getattr(target, "__name__", "") == "getitem":
             return
@@ -93,12 +104,19 @@ def _check(node: Node) -> None:
             where=line_of(node),
             help="draw with torch.rand, randn, bernoulli or dropout, or pass the numbers as an argument",
         )
+    if any(x.layout != torch.strided for x in _tensors(node)):
+        raise CaptureError(f"{target} makes a sparse tensor", where=line_of(node), help="compute with dense ones")
     if target._schema.is_mutable:
         raise CaptureError(
             f"{target} changes its argument in a way that cannot be captured",
             where=line_of(node),
             help="use its out-of-place form",
         )
+
+
+def _tensors(node: Node) -> list[Tensor]:
+    value = node.meta.get("val")
+    return [x for x in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(x, Tensor)]
 
 
 def set_outputs(module: GraphModule, kept: Sequence[int]) -> None:

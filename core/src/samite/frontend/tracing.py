@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,45 +13,56 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from samite.frontend.decompositions import table
 from samite.frontend.devices import HERE
-from samite.frontend.functionalizing import functionalize
+from samite.frontend.functionalizing import Mode, functionalize
 from samite.frontend.refusals import refusing
 from samite.frontend.state import StateTree
 from samite.frontend.stepping import Step
+from samite.frontend.symbols import Symbols
 
 __all__ = ["trace"]
 
 
-def trace(tree: StateTree) -> tuple[GraphModule, Step]:
+def trace(tree: StateTree, symbols: Symbols | None = None) -> tuple[GraphModule, Step]:
     """A functional graph of the call of `tree`, not yet tidied, and the step that says what its results are.
 
-    Arguments are the leaves, in order, then the seed. Raises CaptureError; the user's objects are as before in any
-    case.
+    Arguments are the leaves, in order, then the seed; with `symbols` inputs have these among their sizes, and there are
+    nodes that compute sizes. Raises CaptureError; the user's objects are as before in any case.
     """
-    fake_mode, grad = FakeTensorMode(), torch.is_grad_enabled()
+    fake_mode, grad = FakeTensorMode(shape_env=symbols and symbols.env), torch.is_grad_enabled()
+    mode: Mode = "symbolic" if symbols else "fake"
     step = Step(tree)
-    # Fakes made in inference mode could not be trained on. oneDNN has layers of its own (LSTM) that only it can run.
-    with refusing(), torch.inference_mode(False), torch.set_grad_enabled(grad), _without_onednn():
-        arguments = _fakes(tree, fake_mode)
+    # Fakes made in inference mode could not be trained on.
+    with refusing(), torch.inference_mode(False), torch.set_grad_enabled(grad), _without_libraries():
+        arguments = _fakes(tree, fake_mode, symbols)
         with step.recorder.recording():
-            graph = make_fx(step, tracing_mode="fake", decomposition_table=table())(*arguments)
+            graph = make_fx(step, tracing_mode=mode, decomposition_table=table())(*arguments)
         step.recorder.finish()
         with torch.no_grad():
-            return functionalize(graph, arguments), step
+            return functionalize(graph, arguments, mode), step
 
 
 @contextmanager
-def _without_onednn() -> Iterator[None]:
+def _without_libraries() -> Iterator[None]:
+    """oneDNN has layers of its own (LSTM) that only it can run, and NNPACK asks how large a batch is."""
     # Not torch.backends.mkldnn.flags: it sets TF32 as well, and then warns where there is no Intel GPU.
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        yield
+        with torch.backends.nnpack.flags(enabled=False):
+            yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
 
 
-def _fakes(tree: StateTree, fake_mode: FakeTensorMode) -> list[Tensor]:
+def _fakes(tree: StateTree, fake_mode: FakeTensorMode, symbols: Symbols | None) -> list[Tensor]:
     """Contiguous fakes of the leaves' shapes and dtypes, and of the seed."""
+    shapes: list[Sequence[int | torch.SymInt]] = [tensor.shape for tensor in tree.tensors]
+    if symbols is not None:
+        for number, at in enumerate(tree.inputs):
+            shapes[at] = symbols.shape(number)
     with fake_mode:
-        fakes = [torch.empty(tensor.shape, dtype=tensor.dtype, device=HERE) for tensor in tree.tensors]
+        fakes = [
+            torch.empty(shape, dtype=tensor.dtype, device=HERE)
+            for shape, tensor in zip(shapes, tree.tensors, strict=True)
+        ]
         return [*fakes, torch.empty((), dtype=torch.int64, device=HERE)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-__all__ = ["TensorType", "context", "element_dtype", "mlir_type", "tensor_type"]
+__all__ = ["TensorType", "context", "dtype_codes", "element_dtype", "mlir_type", "tensor_type"]
 
 
 class TensorType(NamedTuple):
@@ -46,6 +46,16 @@ def _element_names() -> tuple[dict[str, str], dict[str, str]]:
 def element_dtype(asm: str) -> str:
     """torch's name of an MLIR element type: "si64" is int64."""
     return _element_names()[1][asm]
+
+
+@cache
+def dtype_codes() -> dict[Any, int]:
+    """torch.dtype -> the int that stands for it in the torch dialect. torch-mlir has complex64 at the place of
+    complex128 in torch's own list, and no code for the latter."""
+    import torch
+    from torch_mlir.extras.fx_importer import TORCH_DTYPE_TO_INT
+
+    return {torch.complex128: 100, **TORCH_DTYPE_TO_INT}
 
 
 _read: dict[Any, TensorType | None] = {}

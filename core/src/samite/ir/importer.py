@@ -11,12 +11,14 @@ import torch
 from samite.errors import CaptureError, PlacementError
 from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
+from samite.ir.complex_numbers import write_out_complex
 from samite.ir.constraints import read
-from samite.ir.context import TensorType, context
+from samite.ir.context import TensorType, context, dtype_codes
 from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph
 from samite.ir.module import Module
 from samite.ir.scan import function
+from samite.ir.strides import write_out_strides
 from samite.layout import from_placements
 
 __all__ = ["import_graph", "trace"]
@@ -42,6 +44,8 @@ def import_graph(
     from torch_mlir.extras.fx_importer import FxImporter
 
     node_importer, located_cache = _importers()
+    write_out_strides(graph)
+    write_out_complex(graph)
     with context(), ir.Location.unknown():
         importer = FxImporter(context=context(), config_check=False, graph_node_importer_cls=node_importer)
         importer._cc = located_cache(context(), py_attr_tracker=importer._py_attr_tracker)
@@ -124,6 +128,10 @@ def _importers() -> tuple[type, type]:
             else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
 
+        def bind_node_value(self, node: torch.fx.Node, value: Any, result_index: int = 0) -> None:
+            if (node, result_index) not in self._v:  # a constant is bound anew at every use
+                super().bind_node_value(node, value, result_index)
+
         def _import_dist_call(self, loc: Any, node: torch.fx.Node, target: Any) -> None:
             schema = target._schema
             bound = dict(zip((a.name for a in schema.arguments), node.args, strict=True))
@@ -149,9 +157,16 @@ def _importers() -> tuple[type, type]:
             )
             self.bind_node_value(node, operation.results[0])
 
+        def _import_argument(self, loc: Any, arg: Any, expected_jit_type: Any = None) -> Any:
+            if isinstance(arg, tuple) and isinstance(expected_jit_type, torch.ListType):  # a shape, as torch gives it
+                arg = torch.fx.immutable_collections.immutable_list(arg)
+            return super()._import_argument(loc, arg, expected_jit_type)
+
         def _import_literal(self, py_value: Any, info: Any = None) -> Any:
             if isinstance(py_value, torch.device):
                 py_value = None  # programs are device neutral
+            if isinstance(py_value, torch.dtype):
+                py_value = dtype_codes().get(py_value, py_value)
             if not isinstance(py_value, torch.Tensor):
                 return super()._import_literal(py_value, info)
             if py_value.dtype in _UNREADABLE:

@@ -32,7 +32,7 @@ _CHUNK = 1 << 14
 """Blocks computed at a time: the dozen int64 temporaries of a round then stay in the cache."""
 
 _lib = torch.library.Library("samite", "FRAGMENT")
-_lib.define("philox_uniform(Tensor seed, int op, int[] size) -> Tensor")
+_lib.define("philox_uniform(Tensor seed, int op, SymInt[] size) -> Tensor")
 _lib.define("philox_uniform_at(Tensor seed, int op, Tensor index) -> Tensor")
 
 

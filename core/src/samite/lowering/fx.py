@@ -12,6 +12,7 @@ import torch
 
 from samite.errors import UnsupportedOp, VerifyError
 from samite.ir.collectives import join_axes
+from samite.ir.context import dtype_codes
 from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload
 from samite.ir.module import Module
 
@@ -119,7 +120,7 @@ def _enums() -> dict[str, dict[int, Any]]:
     from torch_mlir.extras import fx_importer
 
     tables = {
-        "ScalarType": fx_importer.TORCH_DTYPE_TO_INT,
+        "ScalarType": dtype_codes(),
         "Layout": fx_importer.TORCH_LAYOUT_TO_INT,
         "MemoryFormat": fx_importer.TORCH_MEMORY_FORMAT_TO_INT,
     }

@@ -81,6 +81,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "aten.new_ones": filled(1),
     "aten.new_zeros": filled(0),
     "aten.new_empty": filled(0),
+    "aten.new_empty_strided": filled(0),
     "aten.new_full": filled(None),
 }
 """By op: torch code over its tensors, with its literals as keywords (`_dtype` is the result's)."""

@@ -7,6 +7,7 @@ with it: so the second weight of an MLP is stored as the first one's split needs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from samite.ir.build import Builder, Value, rewrite
@@ -25,10 +26,16 @@ ROUNDS = 3
 class Place:
     name = "place"
 
+    def __init__(self, results: Sequence[Layout | None] | None = None) -> None:
+        """With `results`, arguments keep exactly what they have, and results get these layouts; None lets one keep what
+        its op gives, and owe what that leaves owed. Without it nothing that the function returns is owed, and new state
+        lies as the old."""
+        self.results = results
+
     def run(self, module: Module) -> Module:
-        """Arguments with a layout keep it; all others get one. Nothing that the function returns is owed."""
+        """Arguments with a layout keep it; all others get one."""
         graph = module.graph
-        best = Placement(graph, module.mesh, [_given(a) for a in graph.arguments], {})
+        best = Placement(graph, module.mesh, [_given(a) for a in graph.arguments], {}, self.results)
         for _ in range(ROUNDS):
             better = improved(best)
             if better is None or better.moved > best.moved:

@@ -22,7 +22,7 @@ class Bound:
     """`operands` and `results` have one group a dim, runs numbered ("a0", "a1"); `sizes` are global.
 
     `roles[k]` is the rule's operand that the call's k-th tensor stands for (a list operand has several tensors). `runs`
-    has the letters of each run.
+    has the letters of each run. `unspelled` are the letters that a 0-d tensor has no dim for.
     """
 
     op: Op
@@ -33,6 +33,7 @@ class Bound:
     roles: tuple[int, ...] = (0,)
     runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    unspelled: frozenset[str] = frozenset()
 
     def letters(self, words: str) -> frozenset[str]:
         """The letters that these words of the rule mean here: "a" of a run is a0, a1, ..."""
@@ -64,7 +65,7 @@ class Bound:
     def splittable(self) -> frozenset[str]:
         had = {letter for groups in self.operands for group in groups for letter in group}
         stuck = (self.letters(self.rule.whole) | {x for x in self.sizes if x[0].isupper()}) - set(self.expanded)
-        return (frozenset(had) | self.indexed) - stuck
+        return (frozenset(had) | self.indexed) - stuck - self.unspelled
 
 
 @cache
@@ -88,7 +89,8 @@ def bind(op: Op) -> Bound:
     ]
     runs = {name: tuple(letters) for name, letters in speller.runs.items()}
     sizes = _sizes(op, rule, operands, made, runs, notation.sizes)
-    return Bound(op, rule, notation, tuple(map(tuple, operands)), tuple(map(tuple, made)), roles, runs, sizes)
+    spelled = tuple(map(tuple, operands)), tuple(map(tuple, made))
+    return Bound(op, rule, notation, *spelled, roles, runs, sizes, frozenset(speller.unspelled))
 
 
 def _operand_terms(op: Op, rule: Rule, terms: Sequence[Term]) -> tuple[list[Term], tuple[int, ...]]:
@@ -130,6 +132,7 @@ class _Speller:
         self.where = self._positions()
         self.kept = len(self.where) if op.literals.get("keepdim") else 0
         self.runs: dict[str, list[str]] = {}
+        self.unspelled: set[str] = set()
         for term, type in zip(terms, op.operands, strict=True):
             self._measure(term, len(type.shape))
         for term, type in zip(results, op.results, strict=True):
@@ -157,13 +160,14 @@ class _Speller:
 
     def spell(self, term: Term, ndim: int, kept: int = 0) -> list[Group]:
         """Runs are aligned right. With `at`, the groups beside one sit where it says; `kept` dims of 1 do so too."""
+        if ndim == 0:  # torch takes a 0-d tensor for one of a dim; here the dim is none, and so whole elsewhere
+            self.unspelled.update(letter for group in term.groups if not is_run(group) for letter in group)
+            return []
         if not any(map(is_run, term.groups)):
             groups = list(term.groups) or [()] * kept
             if len(groups) != ndim:
                 raise RuleError(f'{self.op}: "{self.rule}" spells {len(groups)} dims, the call has {ndim}')
             return groups
-        if ndim == 0:  # a dim of a 0-d tensor may be named, and there is none
-            return []
         first = next(i for i, g in enumerate(term.groups) if is_run(g))
         run = [(letter,) for letter in self.runs[term.groups[first][0][1:]]]
         head, tail = list(term.groups[:first]), list(self._flat(term.groups[first + 1 :]))

@@ -36,8 +36,8 @@ class Rule:
         operand alone, "all" is all together; a function gives it for a call. If a summed letter is split, the operands
         of its set that lack it become owed too, so that a bias counts once.
     `indexes`: letters addressed by value. They need no masks, and may be split where only a result has them.
-    `padding`: operand -> what its padding must hold if it holds integers, for kernels that fail on some: an index must
-        be in range, a divisor not 0.
+    `padding`: operand -> what its padding must hold, for kernels that fail on some: an index must be in range, a
+        divisor not 0. An int is for operands of integers alone, a float for any.
     `local`: `fn(shards, *operands, **literals)` in torch replaces the op on shards, where literals or places change.
     `expand`: letter -> such a function, with explicit collectives, used when that letter is split.
     `view`: the op only regroups elements in order; `view(op)` gives the result's sizes. Such a rule has no text.
@@ -54,7 +54,7 @@ class Rule:
     at: str = ""
     linear: str | Callable[[Op], str] = ""
     indexes: str = ""
-    padding: Mapping[int, int] = field(default_factory=dict[int, int])
+    padding: Mapping[int, float] = field(default_factory=dict[int, float])
     local: Callable[..., Any] | None = None
     expand: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     view: Callable[[Op], tuple[int, ...]] | None = None
@@ -100,6 +100,8 @@ class Rule:
 
     def _check(self, notation: Notation) -> None:
         for result in notation.results:
+            if any(notation.sizes.get(letter) == 0 for letter in letters([result])):
+                continue  # there is nothing in it
             lost = letters(notation.operands) - letters([result]) - self._accounted
             lost = {letter for letter in lost if not letter[0].isupper()}
             if lost:

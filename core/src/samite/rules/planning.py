@@ -84,6 +84,8 @@ def _view_plans(
     if not source.axes and wish is not None and wish.axes:  # a replicated operand can take the wish for free
         dims = without(regroup(wish.dims, source.shape, mesh)[1], source.owed)
         source = Layout(tuple(canonical(dim, mesh) for dim in dims), source.kind, source.owed)
+    if not prod(sizes):  # dims of no elements regroup to any others, and moving them costs nothing
+        source = Layout.replicated(source.shape)
     need, result = regroup(source.dims, sizes, mesh)
 
     def made(need: Sequence[Dim], result: Sequence[Dim]) -> OpPlan:
@@ -151,7 +153,9 @@ def _masks(bound: Bound, given: Mapping[str, Dim], mesh: Mapping[str, int]) -> I
     if not padded:
         return
     for i, (groups, role, type) in enumerate(zip(bound.operands, bound.roles, bound.op.operands, strict=True)):
-        needed = bound.rule.padding.get(role) if type.dtype.startswith(("int", "uint")) else None
+        needed = bound.rule.padding.get(role)
+        if isinstance(needed, int) and not type.dtype.startswith(("int", "uint")):
+            needed = None
         for dim, group in enumerate(groups):
             fill = _neutral(bound, padded & set(group)) if needed is None else needed
             if padded & set(group) and fill is not None:

@@ -65,8 +65,7 @@ class InProcessWorkers:
     """This process as rank `rank` of the mesh; with `communicator` as one of several, which all do the same."""
 
     def __init__(self, mesh: Mesh, rank: int = 0, communicator: Communicator | None = None) -> None:
-        self.mesh, self.rank = mesh, rank
-        self._communicator = communicator
+        self.mesh, self.rank, self.communicator = mesh, rank, communicator
         self._driver = plugins.driver(mesh.backends[0])
         self._programs: list[_Loaded] = []
         self._buffers: dict[int, Slot] = {}
@@ -87,9 +86,16 @@ class InProcessWorkers:
         return assemble([local], layout, self.mesh)
 
     def local(self, buffer: int) -> tuple[torch.Tensor, Layout]:
-        """This rank's part of a buffer, not to be written to, and how the whole lies."""
         held = self._buffer(buffer)
-        return held.value.contiguous(), held.layout
+        held.value = held.value.contiguous()
+        return held.value, held.layout
+
+    def put(self, buffer: int, local: torch.Tensor, layout: Layout) -> None:
+        self.free([buffer])
+        self._buffers[buffer] = Slot(local, layout)
+
+    def agree(self, what: str, values: Sequence[tuple[str, int]] = ()) -> None:
+        """There is nobody to disagree with."""
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Finished:
         loaded = self._programs[program]
@@ -140,7 +146,7 @@ class InProcessWorkers:
     def _bound(self, loaded: _Loaded, state: tuple[int, ...]) -> Bound:
         if state not in loaded.bound:
             slots = [self._buffers[buffer] for buffer in state]
-            loaded.bound[state] = loaded.executable.bind(slots, self._communicator, self.rank)
+            loaded.bound[state] = loaded.executable.bind(slots, self.communicator, self.rank)
         return loaded.bound[state]
 
     def _unbind(self, buffer: int) -> None:

@@ -82,12 +82,12 @@ class TorchrunWorkers:
         namespace = f"samite/mesh/{next(_meshes)}"
         self._agreement = Agreement(_store(f"{namespace}/{attempt}", timeout), self.rank, mesh.size)
         self._row = Row(memoryview(bytearray(ROW)))
-        self._communicator: Sequenced | None = None
+        self.communicator: Sequenced | None = None
         if mesh.size > 1:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             group = Group(mesh, self.rank, address, attempt, {"timeout_s": timeout, "namespace": namespace})
-            self._communicator = Sequenced(plugins.driver(mesh.backends[0]).communicator(group), self._row)
-        self._here = InProcessWorkers(mesh, self.rank, self._communicator)
+            self.communicator = Sequenced(plugins.driver(mesh.backends[0]).communicator(group), self._row)
+        self._here = InProcessWorkers(mesh, self.rank, self.communicator)
 
     def load(self, program: Program, options: Mapping[str, Any]) -> int:
         self._programs.append(program)
@@ -100,11 +100,11 @@ class TorchrunWorkers:
 
     def read(self, buffer: int) -> torch.Tensor:
         """Local where this rank holds all of it; else all ranks read, or CollectiveMismatch is raised within 5 s."""
-        local, layout = self._here.local(buffer)
-        if self._communicator is None or layout.canonical(self.mesh).is_replicated:
+        local, layout = self.local(buffer)
+        if self.communicator is None or layout.canonical(self.mesh).is_replicated:
             return assemble([local] * self.mesh.size, layout, self.mesh)
         self._agree(f"reads a value laid out as {layout}", (), READ_TIMEOUT)
-        gathered = self._communicator.all_gather(local.unsqueeze(0), self.mesh.axes, 0)
+        gathered = self.communicator.all_gather(local.unsqueeze(0), self.mesh.axes, 0)
         return assemble(list(gathered), layout, self.mesh)
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Finished:
@@ -122,6 +122,15 @@ class TorchrunWorkers:
         self._written.clear()
         return self._here.run(program, arguments, results)
 
+    def local(self, buffer: int) -> tuple[torch.Tensor, Layout]:
+        return self._here.local(buffer)
+
+    def put(self, buffer: int, local: torch.Tensor, layout: Layout) -> None:
+        self._here.put(buffer, local, layout)
+
+    def agree(self, what: str, values: Sequence[tuple[str, int]] = ()) -> None:
+        self._agree(what, values, READ_TIMEOUT)
+
     def free(self, buffers: Sequence[int]) -> None:
         self._here.free(buffers)
 
@@ -135,8 +144,8 @@ class TorchrunWorkers:
 
     def close(self) -> None:
         self._here.close()
-        if self._communicator is not None:
-            self._communicator.close()
+        if self.communicator is not None:
+            self.communicator.close()
 
     def _agree(self, what: str, values: Sequence[tuple[str, int]], timeout: float) -> None:
         if self.mesh.size > 1:

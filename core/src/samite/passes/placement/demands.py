@@ -16,10 +16,10 @@ __all__ = ["improved"]
 def improved(placement: Placement) -> Placement | None:
     """A placement in which values are made, and arguments stored, as their users need them; None if nobody asks."""
     asked = _Demands(placement)
-    given = asked.of_arguments()
+    given = asked.of_arguments() if placement.results is None else list(placement.given)
     if given == list(placement.given) and asked.wishes == placement.wishes:
         return None
-    return Placement(placement.graph, placement.mesh, given, asked.wishes)
+    return Placement(placement.graph, placement.mesh, given, asked.wishes, placement.results)
 
 
 class _Demands:

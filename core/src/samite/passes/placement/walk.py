@@ -28,13 +28,18 @@ class Placement:
     """`layouts` of all values, `choices` for all nodes, and the bytes `moved` that a rank receives with them.
 
     `given` are the arguments' layouts as far as they are known; of the others state lies as its owner, the rest is
-    replicated. `wishes` are layouts that would suit all users of a value.
+    replicated. `wishes` are layouts that would suit all users of a value; `results` are as `Place` takes them.
     """
 
     def __init__(
-        self, graph: Graph, mesh: dict[str, int], given: Sequence[Layout | None], wishes: dict[int, Layout]
+        self,
+        graph: Graph,
+        mesh: dict[str, int],
+        given: Sequence[Layout | None],
+        wishes: dict[int, Layout],
+        results: Sequence[Layout | None] | None = None,
     ) -> None:
-        self.graph, self.mesh, self.given, self.wishes = graph, mesh, given, wishes
+        self.graph, self.mesh, self.given, self.wishes, self.results = graph, mesh, given, wishes, results
         self.users = graph.users()
         known = {a.name: g for a, g in zip(graph.arguments, given, strict=True) if g is not None}
         self.layouts: list[Layout] = [
@@ -123,7 +128,11 @@ class Placement:
             self.moved += elements * itemsize(self.graph.types[value].dtype)
 
     def return_layouts(self) -> list[Layout]:
-        """A replaced argument's successor lies as the argument does; other results keep what they have, settled."""
+        """A replaced argument's successor lies as the argument does; other results keep what they have, settled. Or as
+        `results` says."""
+        if self.results is not None:
+            found = zip(self.graph.returns, self.results, strict=True)
+            return [self.layouts[v] if want is None else interned(want.canonical(self.mesh)) for v, want in found]
         return [
             self.layouts[alias] if alias >= 0 else settle(self.layouts[value])
             for value, alias in zip(self.graph.returns, self.graph.aliases, strict=True)

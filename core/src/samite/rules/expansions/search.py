@@ -11,7 +11,7 @@ import torch
 from samite.layout import identity
 from samite.rules.shards import Shards
 
-__all__ = ["argmax", "argmin", "max_dim", "min_dim", "topk"]
+__all__ = ["argmax", "argmin", "max_dim", "min_dim"]
 
 Found = tuple[torch.Tensor, torch.Tensor]
 """(values, global indices)"""
@@ -45,26 +45,3 @@ def argmax(s: Shards, x: torch.Tensor, dim: int, keepdim: bool = False) -> torch
 
 def argmin(s: Shards, x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
     return _best(s, x, dim, keepdim, largest=False)[1]
-
-
-def topk(s: Shards, x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
-    """Padding is as bad as an element can be. Elements may be so too (masked logits), and go before it."""
-    valid, positions = s.valid("d"), s.positions("d")
-    values, places = _first(_masked(s, x, dim, largest), k, dim, largest, stable=valid is not None)
-    if valid is not None:
-        positions = torch.where(valid, positions, s.size("d"))
-    values, indices = s.all_gather(values, "d", dim), s.all_gather(positions[places], "d", dim)
-    if valid is not None:
-        order = (indices == s.size("d")).to(torch.int8).argsort(dim=dim, stable=True)
-        values, indices = values.gather(dim, order), indices.gather(dim, order)
-    values, places = _first(values, k, dim, largest, stable=valid is not None)
-    return values, indices.gather(dim, places)
-
-
-def _first(x: torch.Tensor, k: int, dim: int, largest: bool, stable: bool) -> Found:
-    k = min(k, x.shape[dim])
-    if not stable:
-        values, places = x.topk(k, dim, largest)
-        return values, places
-    values, places = x.sort(dim=dim, descending=largest, stable=True)
-    return values.narrow(dim, 0, k).contiguous(), places.narrow(dim, 0, k).contiguous()

@@ -14,12 +14,23 @@ UNARY = """
     div.Scalar_mode clamp clamp_max clamp_min bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
     eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar fill.Scalar
 """
+SPECIAL_UNARY = """
+    airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx i0e i1 i1e log_ndtr modified_bessel_i0 modified_bessel_i1
+    modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0
+"""
 LINEAR_UNARY = "alias clone deg2rad detach div.Scalar mul.Scalar neg rad2deg xlogy.Scalar_Other"
 BINARY = """
     atan2 bitwise_and.Tensor bitwise_left_shift.Tensor bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor
     clamp_max.Tensor clamp_min.Tensor copysign.Tensor eq.Tensor fmax fmin ge.Tensor gt.Tensor heaviside hypot le.Tensor
     logaddexp logaddexp2 logical_and logical_or logical_xor lt.Tensor maximum minimum ne.Tensor nextafter
     pow.Tensor_Tensor where.ScalarOther where.ScalarSelf masked_fill.Scalar _prelu_kernel
+"""
+FURTHER_UNARY = "angle i0 isneginf isposinf mvlgamma"
+FURTHER_BINARY = "gcd igamma igammac lcm"
+POLYNOMIALS = """
+    chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h
+    hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p shifted_chebyshev_polynomial_t
+    shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w
 """
 QUOTIENTS = "div.Tensor_mode floor_divide fmod.Tensor remainder.Tensor"
 # The gradient, operand 0, is a factor of every term.
@@ -52,12 +63,20 @@ def exact_copy(op: Op) -> str:
     return "1" if exact(op, 1) else ""
 
 
-for name in UNARY.split():
+for name in (*UNARY.split(), *FURTHER_UNARY.split(), *(f"special_{name}" for name in SPECIAL_UNARY.split())):
     rule(name, "*a -> *a")
 for name in LINEAR_UNARY.split():
     rule(name, "*a -> *a", linear="all")
-for name in BINARY.split():
+for name in (BINARY + FURTHER_BINARY).split():
     rule(name, "*a, *a -> *a")
+for name, factor in (("special_zeta", ""), ("special_xlog1py", "0")):
+    rule(name, "*a, *a -> *a", linear=factor)
+    rule(f"{name}.other_scalar", "*a -> *a", linear=factor)
+    rule(f"{name}.self_scalar", "*a -> *a")
+for name in (f"special_{kind}" for kind in POLYNOMIALS.split()):  # kernels loop up to the degree, operand 1
+    rule(name, "*a, *a -> *a", padding={1: 0.0})
+    rule(f"{name}.n_scalar", "*a -> *a")
+    rule(f"{name}.x_scalar", "*a -> *a", padding={0: 0.0})
 for name in QUOTIENTS.split():
     rule(name, "*a, *a -> *a", padding={1: 1})
 for name in BACKWARD.split():
@@ -86,3 +105,12 @@ rule("log_sigmoid_backward", "*a, *a, *a -> *a", linear="0")
 rule("_prelu_kernel_backward", "*a, *a, *a -> *a, *a", linear="0")
 rule("glu", "*a (K d) -> *a d", at="dim")
 rule("glu_backward", "*a d, *a (K d) -> *a (K d)", at="dim", linear="0")
+rule("frexp.Tensor", "*a -> *a, *a")
+rule("rrelu_with_noise_backward", "*a, *a, *a -> *a", linear="0")
+
+for name in ("_conj", "_conj_physical"):
+    rule(name, "*a -> *a", linear="all")
+rule("complex", "*a, *a -> *a", linear="all")
+rule("polar", "*a, *a -> *a", linear="0")
+rule("view_as_real", "*a -> *a C", linear="all")
+rule("view_as_complex", "*a C -> *a", linear="all")

@@ -1,13 +1,13 @@
 """Ops that address a dim by value.
 
-Where that dim is split, indices of other ranks' rows give zeros, and the result is a partial sum; or, where rows are
-written, they go nowhere; so do indices that are out of range, which torch refuses. Padded indices are set to 0
-(`padding`), since kernels refuse or trust what is out of range.
+Where that dim is split, indices of other ranks' rows give zeros, and the result is a partial sum; so do indices that
+are out of range, which torch refuses. Padded indices are set to 0 (`padding`), since kernels refuse or trust what is
+out of range. What writes at indices is in scattering.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,20 +55,25 @@ def embedding_backward(
     return torch.ops.aten.embedding_dense_backward(grad, position, s.local_size("v"), -1, False)
 
 
+def rows(text: str) -> Callable[[Op], str]:
+    """`text`; but a 0-d operand has one row and no dim for it, so nothing can be split."""
+
+    def spell(op: Op) -> str:
+        if op.operands[0].shape:
+            return text
+        named = zip("XIS", op.operands, strict=False)
+        terms = [" ".join(f"{letter}{i}" for i in range(len(t.shape))) or "." for letter, t in named]
+        return f"{', '.join(terms)} -> ."
+
+    spell.__name__ = "rows"
+    return spell
+
+
 def index_select(s: Shards, x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
     if not s.split("d"):
         return x.index_select(dim, index)
     position, mine = s.local_index("d", index)
     return kept(along(mine, dim, x.ndim), x.index_select(dim, position))
-
-
-def index_add(
-    s: Shards, x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, *, dim: int, alpha: float = 1
-) -> torch.Tensor:
-    if s.split("d"):
-        index, mine = s.local_index("d", index)
-        source = kept(along(mine, dim, x.ndim), source)
-    return torch.ops.aten.index_add(x, dim, index, source, alpha=alpha)
 
 
 rule("embedding", "v h, *a -> *a h", sum="v", indexes="v", linear="0", padding={1: 0}, local=embedding)
@@ -81,19 +86,16 @@ rule(
     padding={1: 0},
     local=embedding_backward,
 )
-rule("index_select", "*a d, i -> *a i", sum="d", indexes="d", at="dim", linear="0", padding={1: 0}, local=index_select)
 rule(
-    "index_add",
-    "*a d, i, *a i -> *a d",
-    sum="i",
+    "index_select",
+    rows("*a d, i -> *a i"),
+    sum="d",
     indexes="d",
     at="dim",
-    linear="0 2",
+    linear="0",
     padding={1: 0},
-    local=index_add,
+    local=index_select,
 )
-rule("index_fill.int_Scalar", "*a D, I -> *a D", at="dim")
-rule("index_fill.int_Tensor", "*a D, I, . -> *a D", at="dim")
 
 
 # ---- one index an element ------------------------------------------------------------------------
@@ -127,45 +129,4 @@ def gather(s: Shards, x: torch.Tensor, index: torch.Tensor, *, dim: int, sparse_
     return kept(mine, x.gather(dim, position))
 
 
-def scatter_text(op: Op) -> str:
-    """Several elements may go to one place: in order, so the index is whole, unless they are added up."""
-    operand, index = lines(op)
-    index = [d.upper() if d == "i" and op.name != "aten.scatter_add" else d for d in index]
-    source = ""
-    if len(op.operands) == 3:  # it may be larger than the index, which then stands for a corner of it
-        fits = op.operands[1].shape == op.operands[2].shape
-        source = f", {spell(index if fits else [f'S{i}' for i in range(len(index))])}"
-        if not fits:
-            operand, index = ([d.upper() if d != "d" else d for d in dims] for dims in (operand, index))
-    return f"{spell(operand)}, {spell(index)}{source} -> {spell(operand)}"
-
-
-def scatter(s: Shards, x: torch.Tensor, index: torch.Tensor, src: Any = None, **literals: Any) -> torch.Tensor:
-    """What goes to other ranks goes to one row more than there are, which is then cut off."""
-    dim, value = literals["dim"], literals.get("value")
-
-    def put(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        if src is None:
-            return torch.ops.aten.scatter.value(x, dim, index, value)
-        return torch.ops.aten.scatter.src(x, dim, index, src)
-
-    if not s.split("d"):
-        return put(x, index)
-    position, mine = s.local_index("d", index)
-    rows = x.shape[dim]
-    grown = torch.cat([x, torch.zeros_like(x.narrow(dim, 0, 1))], dim)
-    return put(grown, torch.where(mine, position, rows)).narrow(dim, 0, rows).contiguous()
-
-
-def scatter_add(s: Shards, x: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, dim: int) -> torch.Tensor:
-    if s.split("d"):
-        index, mine = s.local_index("d", index)
-        # The source may be larger than the index.
-        src = kept(mine, src[tuple(slice(n) for n in index.shape)])
-    return torch.ops.aten.scatter_add(x, dim, index, src)
-
-
 rule("gather", gather_text, sum="d", indexes="d", linear="0", padding={1: 0}, local=gather)
-rule("scatter.src", scatter_text, indexes="d", padding={1: 0}, local=scatter)
-rule("scatter.value", scatter_text, indexes="d", padding={1: 0}, local=scatter)
-rule("scatter_add", scatter_text, sum="i", indexes="d", linear="0 2", padding={1: 0}, local=scatter_add)

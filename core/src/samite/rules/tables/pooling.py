@@ -1,15 +1,11 @@
-"""Pooling, padding and resizing over batch and channels; spatial dims are whole."""
+"""Pooling and padding over batch and channels; spatial dims are whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import torch
 
 from samite.ir.graph import Op
 from samite.rules.language import rule
-from samite.rules.shards import Shards
 
 
 def planes(text: str, spatial: int = 2) -> Callable[[Op], str]:
@@ -24,11 +20,23 @@ def planes(text: str, spatial: int = 2) -> Callable[[Op], str]:
     return spell
 
 
-def upsample_backward(op: str) -> Callable[..., torch.Tensor]:
-    def local(s: Shards, grad: torch.Tensor, **literals: Any) -> torch.Tensor:
-        return getattr(torch.ops.aten, op)(grad, **{**literals, "input_size": s.result_shape()})
+def fractional(spatial: int) -> Callable[[Op], str]:
+    """Where windows lie is drawn for each plane: the second operand."""
 
-    return local
+    def spell(op: Op) -> str:
+        batch = "n" if len(op.operands[0].shape) == spatial + 2 else ""
+        before, after = (" ".join(f"{letter}{i}" for i in range(spatial)) for letter in "XY")
+        return f"{batch} c {before}, {batch or 'N'} c R -> {batch} c {after}, {batch} c {after}"
+
+    spell.__name__ = "fractional"
+    return spell
+
+
+def columns(op: Op) -> str:
+    """The elements of a window are minor to the channel."""
+    batch = "n" if len(op.operands[0].shape) == (4 if op.name == "aten.im2col" else 3) else ""
+    image, windows = f"{batch} c Y X", f"{batch} (c K) L"
+    return f"{image} -> {windows}" if op.name == "aten.im2col" else f"{windows} -> {image}"
 
 
 for spatial in (2, 3):
@@ -45,6 +53,9 @@ for spatial in (1, 2, 3):
         rule(f"{name}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
 for name in ("pixel_shuffle", "pixel_unshuffle"):  # channels become places
     rule(name, planes("{x} -> {y}", spatial=3), linear="all")
-for name in ("upsample_nearest2d", "upsample_bilinear2d"):
-    rule(name, planes("{x} -> {y}"), linear="all")
-    rule(f"{name}_backward", planes("{y} -> {x}"), linear="all", local=upsample_backward(f"{name}_backward"))
+for spatial in (2, 3):
+    name = f"fractional_max_pool{spatial}d"
+    rule(name, fractional(spatial))
+    rule(f"{name}_backward", planes("{y}, {x}, {y} -> {x}", spatial), linear="0", padding={2: 0})
+rule("im2col", columns, linear="all")
+rule("col2im", columns, linear="all")

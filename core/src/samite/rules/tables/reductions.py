@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from samite.ir.graph import Op
 from samite.rules.expansions.scan import cumsum
-from samite.rules.expansions.search import argmax, argmin, max_dim, min_dim, topk
+from samite.rules.expansions.search import argmax, argmin, max_dim, min_dim
 from samite.rules.expansions.softmax import log_softmax, log_softmax_backward, logsumexp, softmax, softmax_backward
 from samite.rules.language import rule
 from samite.rules.tables.elementwise import exact_cast
@@ -43,6 +43,8 @@ rule("argmax", found, at="dim", plain="d", expand={"d": argmax})
 rule("argmin", found, at="dim", plain="d", expand={"d": argmin})
 rule("max.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": max_dim})
 rule("min.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": min_dim})
-rule("topk", "*a d -> *a K, *a K", at="dim", plain="d", expand={"d": topk})
-rule("sort", "*a D -> *a D, *a D", at="dim")
-rule("sort.stable", "*a D -> *a D, *a D", at="dim")
+# Which of equal elements comes first is up to the kernel, so it must see all: masked logits are equal, and zeros.
+rule("topk", "*a D -> *a K, *a K", at="dim")
+for name in ("cummax", "cummin"):
+    rule(name, "*a D -> *a D, *a D", at="dim")
+rule("logcumsumexp", "*a D -> *a D", at="dim")

@@ -42,15 +42,33 @@ def select_backward_local(s: Shards, grad: torch.Tensor, *, dim: int, index: int
     return torch.where(here, grad, torch.zeros((), dtype=grad.dtype))
 
 
+def select_scatter(op: Op) -> str:
+    dims = dims_of(op)
+    at = at_dim(op, len(dims))
+    whole = " ".join(put(dims, at, "k"))
+    return f"{whole}, {' '.join(d for i, d in enumerate(dims) if i != at) or '.'} -> {whole}"
+
+
+def select_scatter_local(s: Shards, x: torch.Tensor, src: torch.Tensor, *, dim: int, index: int) -> torch.Tensor:
+    if not s.split("k"):
+        return torch.ops.aten.select_scatter(x, src, dim, index)
+    here = along(s.positions("k") == index % s.size("k"), dim, x.ndim)
+    return torch.where(here, src.unsqueeze(dim), x)
+
+
 def unfold(op: Op) -> str:
     """Windows overlap, so the dim is whole."""
     dims = dims_of(op)
+    if not dims:
+        return ". -> W"
     at = op.literals["dimension"] % len(dims)
     return arrow(put(dims, at, "D"), [*put(dims, at, "P"), "W"])
 
 
 def unfold_backward(op: Op) -> str:
     dims = dims_of(op)[:-1]
+    if not dims:
+        return "W -> ."
     at = op.literals["dim"] % len(dims)
     return arrow([*put(dims, at, "P"), "W"], put(dims, at, "D"))
 
@@ -73,6 +91,11 @@ def diagonal_backward(op: Op) -> str:
     return arrow([*free, "P"], wide)
 
 
+def diagonal_scatter(op: Op) -> str:
+    wide, narrow = diagonal_backward(op).split(" -> ")[::-1]
+    return f"{wide}, {narrow} -> {wide}"
+
+
 def resized_backward(op: str) -> Callable[..., torch.Tensor]:
     def local(s: Shards, grad: torch.Tensor, **literals: Any) -> torch.Tensor:
         return getattr(torch.ops.aten, op)(grad, **{**literals, "input_sizes": s.result_shape()})
@@ -82,9 +105,11 @@ def resized_backward(op: str) -> Callable[..., torch.Tensor]:
 
 rule("select.int", select, sum="k", indexes="k", linear="all", local=select_local)
 rule("select_backward", select_backward, indexes="k", linear="all", local=select_backward_local)
+rule("select_scatter", select_scatter, indexes="k", linear="all", local=select_scatter_local)
 rule("unfold", unfold, linear="all")
 rule("unfold_backward", unfold_backward, linear="all", local=resized_backward("unfold_backward"))
 rule("diagonal", diagonal, linear="all")
 rule("diagonal_copy", diagonal, linear="all")
 rule("diagonal_backward", diagonal_backward, linear="all", local=resized_backward("diagonal_backward"))
+rule("diagonal_scatter", diagonal_scatter, linear="all")
 rule("trace", "M N -> .", linear="all")

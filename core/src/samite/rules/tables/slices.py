@@ -127,9 +127,10 @@ def slice_scatter_text(op: Op) -> str:
 def local_bounds(s: Shards, shape: Sequence[int], dim: int, start: int | None, end: int | None) -> tuple[int, int]:
     """The slice of a shard: the same pieces, each of its local size. `shape` is global."""
     first, last = bounds(start, end, shape[dim])
-    if last - first == shape[dim]:
+    whole = s.bound.op.literals.get("step", 1) != 1  # then the dim is, and other dims may be split
+    if last - first == shape[dim] and not whole:
         return 0, s.result_shape()[dim]
-    if not s.split("d"):
+    if whole or not s.split("d"):
         return first, last
     each, local = s.size("d"), s.local_size("d")
     return first // each * local, last // each * local

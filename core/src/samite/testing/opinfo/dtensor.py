@@ -78,8 +78,8 @@ def _run(call: OpCall, placed: Placed, mesh: Mesh, device_mesh: Any, simulation:
         return distribute_tensor(value, device_mesh, wanted)
 
     def whole(y: Any) -> Any:
-        made = y.detach().full_tensor() if isinstance(y, DTensor) else y.detach()
-        return made.wait() if hasattr(made, "wait") else made
+        made: Any = y.full_tensor() if isinstance(y, DTensor) else y
+        return (made.wait() if hasattr(made, "wait") else made).detach()
 
     outputs = call.fn([distributed(i, x) for i, x in enumerate(call.tensors)])
     return pytree.tree_map_only(torch.Tensor, whole, outputs)

@@ -19,15 +19,31 @@ def all_samples() -> dict[str, list[Sample]]:
         creation,
         elementwise,
         indexing,
+        linalg,
         matmul,
         networks,
         optimizers,
+        ordering,
         reductions,
+        special,
         views,
     )
 
     found: dict[str, list[Sample]] = {}
-    for family in (elementwise, matmul, reductions, views, indexing, networks, creation, optimizers):
+    families = (
+        elementwise,
+        special,
+        matmul,
+        linalg,
+        reductions,
+        ordering,
+        views,
+        indexing,
+        networks,
+        creation,
+        optimizers,
+    )
+    for family in families:
         for sample in family.samples():
             found.setdefault(sample.op, []).append(sample)
     return found

@@ -26,4 +26,6 @@ def samples() -> Iterator[Sample]:
         yield Sample("aten.arange.start_step", (1.0, 1.0 + 0.5 * end, 0.5))
     yield Sample("aten.eye", (7,))
     yield Sample("aten.eye.m", (7, 4), {"dtype": torch.int64})
+    yield Sample("aten.tril_indices", (4, 3))
+    yield Sample("aten.triu_indices", (4, 3, 1))
     yield Sample("aten.scalar_tensor", (2.5,))

@@ -24,6 +24,9 @@ def tables() -> Iterator[Sample]:
         source = floats(5, 6) if dim == 0 else floats(7, 5)
         yield Sample("aten.index_add", (x, dim, index, source))
         yield Sample("aten.index_add", (x, dim, index, source), {"alpha": 0.5})
+    scalar, first = floats(), ints(1, low=0, high=0)  # torch takes a 0-d tensor for one of a dim
+    yield Sample("aten.index_select", (scalar, 0, first))
+    yield Sample("aten.index_add", (scalar, 0, first, scalar))
 
 
 def filled() -> Iterator[Sample]:
@@ -32,6 +35,31 @@ def filled() -> Iterator[Sample]:
         # Its gradient asks whether indices are unique, which no program can.
         fill = (floats(7, 4), dim, ints(3, low=0, high=3), floats())
         yield Sample("aten.index_fill.int_Tensor", fill, gradient=False)
+
+
+def written() -> Iterator[Sample]:
+    for dim in (0, -1):
+        source = floats(5, 6) if dim == 0 else floats(7, 5)
+        yield Sample("aten.index_copy", (floats(7, 6), dim, distinct_ints(5, dim=0, high=5), source))
+        for reduce in ("prod", "mean", "amax", "amin"):
+            for include in (True, False):
+                arguments = (floats(7, 6), dim, ints(5, low=0, high=5), source, reduce)
+                # Its gradient counts where elements are 0, among other things.
+                yield Sample("aten.index_reduce", arguments, {"include_self": include}, gradient=False)
+    for name in ("index_copy", "index_add"):
+        yield Sample(f"aten.{name}", (floats(), 0, ints(1, low=0, high=0), floats()))
+    yield Sample("aten.index_select", (floats(), 0, ints(1, low=0, high=0)))
+    yield Sample("aten.index_reduce", (floats(), 0, ints(1, low=0, high=0), floats(), "amax"), gradient=False)
+
+
+def reduced() -> Iterator[Sample]:
+    for dim in (0, -1):
+        shape = (4, 6) if dim == 0 else (7, 3)
+        for reduce in ("sum", "prod", "mean", "amax", "amin"):
+            for include in (True, False):
+                arguments = (floats(7, 6), dim, ints(*shape, low=0, high=5), floats(*shape), reduce)
+                yield Sample("aten.scatter_reduce.two", arguments, {"include_self": include}, gradient=reduce != "prod")
+    yield Sample("aten.scatter_reduce.two", (ints(7, 6), 0, ints(3, 2, low=0, high=6), ints(4, 3), "sum"))
 
 
 def elements() -> Iterator[Sample]:
@@ -87,5 +115,5 @@ def advanced() -> Iterator[Sample]:
 
 
 def samples() -> Iterator[Sample]:
-    for family in (tables, filled, elements, advanced):
+    for family in (tables, filled, written, reduced, elements, advanced):
         yield from family()

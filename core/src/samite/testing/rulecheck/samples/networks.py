@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from samite.rules.tables.resampling import SIZES
 from samite.testing.rulecheck.sample import Sample, bools, distinct, floats, ints
 
 __all__ = ["samples"]
@@ -71,11 +72,33 @@ def pooled() -> Iterator[Sample]:
             yield Sample(f"aten.{kind}_pad{d}d_backward", (grad, x, [1, 1] * d))
     yield Sample("aten.pixel_shuffle", (floats(7, 4, 2, 3), 2))
     yield Sample("aten.pixel_unshuffle", (floats(7, 1, 4, 2), 2))
-    x, grad = floats(3, 4, 2, 3), floats(3, 4, 4, 6)
-    yield Sample("aten.upsample_nearest2d", (x, [4, 6]))
-    yield Sample("aten.upsample_nearest2d_backward", (grad, [4, 6], [3, 4, 2, 3]))
-    yield Sample("aten.upsample_bilinear2d", (x, [4, 6], False))
-    yield Sample("aten.upsample_bilinear2d_backward", (grad, [4, 6], [3, 4, 2, 3], False))
+    for d in (2, 3):
+        before, after = [5] * d, [2] * d
+        x, places = distinct(3, 4, *before), floats(3, 4, d, low=0.0, high=0.99)
+        yield Sample(f"aten.fractional_max_pool{d}d", (x, [2] * d, after, places), gradient=False)
+        indices = ints(3, 4, *after, low=0, high=5**d - 1)
+        arguments = (floats(3, 4, *after), x, [2] * d, after, indices)
+        yield Sample(f"aten.fractional_max_pool{d}d_backward", arguments, trusting=True)
+    for batch in ((3,), ()):
+        geometry = ([2, 2], [1, 1], [0, 0], [2, 2])
+        yield Sample("aten.im2col", (floats(*batch, 4, 4, 6), *geometry))
+        yield Sample("aten.col2im", (floats(*batch, 16, 6), [4, 6], *geometry))
+
+
+def resized() -> Iterator[Sample]:
+    for d, names in SIZES.items():
+        before, after = [3, 2, 2][:d], [5, 4, 3][:d]
+        for name in names.split():
+            corners = () if "nearest" in name else (False,)
+            yield Sample(f"aten.{name}", (floats(3, 4, *before), after, *corners))
+            yield Sample(f"aten.{name}_backward", (floats(3, 4, *after), after, [3, 4, *before], *corners))
+    for d in (2, 3):
+        image, after = floats(3, 4, *[4] * d), [3, 2, 2][:d]
+        grid = floats(3, *after, d, low=-1.2, high=1.2)
+        for padding in (0, 1):
+            yield Sample(f"aten.grid_sampler_{d}d", (image, grid, 0, padding, False))
+            arguments = (floats(3, 4, *after), image, grid, 0, padding, False, [True, True])
+            yield Sample(f"aten.grid_sampler_{d}d_backward", arguments)
 
 
 def attended() -> Iterator[Sample]:
@@ -92,5 +115,5 @@ def attended() -> Iterator[Sample]:
 
 
 def samples() -> Iterator[Sample]:
-    for family in (normalised, convolved, pooled, attended):
+    for family in (normalised, convolved, pooled, resized, attended):
         yield from family()

@@ -66,8 +66,10 @@ def searches() -> Iterator[Sample]:
         yield Sample("aten.cumsum", (floats(7, 4), dim))
         yield Sample("aten.cumsum", (ints(7, 4, dtype=torch.int32), dim))
         yield Sample("aten.cumprod", (floats(7, 4), dim))
-        yield Sample("aten.sort", (distinct(7, 4), dim))
-        yield Sample("aten.sort.stable", (ints(7, 4),), {"stable": True, "dim": dim})
+        for name in ("cummax", "cummin"):
+            yield Sample(f"aten.{name}", (distinct(7, 4), dim))
+            yield Sample(f"aten.{name}", (ints(7, 4, low=0, high=1), dim))
+        yield Sample("aten.logcumsumexp", (floats(7, 4), dim))
         for keepdim in (False, True):
             for name in ("max.dim", "min.dim", "argmax", "argmin"):
                 yield Sample(f"aten.{name}", (distinct(7, 4), dim, keepdim))
@@ -76,6 +78,8 @@ def searches() -> Iterator[Sample]:
             yield Sample("aten.topk", (distinct(7, 4), k, dim, largest))
     yield Sample("aten.cumsum", (floats(7, 4, dtype=torch.float32), 0), {"dtype": torch.float64})
     yield Sample("aten.topk", (distinct(7), 7))
+    yield Sample("aten.topk", (floats(7, 20, low=1.0, high=1.0), 5))  # all are equal
+    yield Sample("aten.topk", (ints(7, 20, low=0, high=3), 5))
     yield Sample("aten.max.dim", (floats(7, 3, low=-torch.inf, high=-torch.inf), 0))
     for name in ("argmax", "argmin"):
         yield Sample(f"aten.{name}", (distinct(7, 4),))

@@ -86,6 +86,7 @@ def slices() -> Iterator[Sample]:
         (6, 0, 9223372036854775807, 1),
         (6, 3, 3, 1),
         (7, 1, 6, 2),
+        (6, 0, 6, 2),
     ):
         length = len(range(n)[start:end:step])
         last = n if end is None else end
@@ -97,19 +98,23 @@ def slices() -> Iterator[Sample]:
     for dim, index in ((0, 2), (1, -1)):
         yield Sample("aten.select.int", (floats(7, 4), dim, index))
         yield Sample("aten.select_backward", (floats(*((4,) if dim == 0 else (7,))), [7, 4], dim, index))
+        yield Sample("aten.select_scatter", (floats(7, 4), floats(*((4,) if dim == 0 else (7,))), dim, index))
     yield Sample("aten.select.int", (ints(7), 0, 6))
 
 
 def windows() -> Iterator[Sample]:
     for dim in (0, -1):
         yield Sample("aten.unfold", (floats(7, 6), dim, 3, 1))
+    yield Sample("aten.unfold", (floats(), 0, 1, 1))
     yield Sample("aten.unfold_backward", (floats(5, 6, 3), [7, 6], 0, 3, 1))
+    yield Sample("aten.unfold_backward", (floats(1), [], 0, 1, 1))
     yield Sample("aten.unfold_backward", (floats(7, 4, 3), [7, 6], 1, 3, 1))
     for name in ("diagonal", "diagonal_copy"):
         yield Sample(f"aten.{name}", (floats(7, 4),))
         yield Sample(f"aten.{name}", (floats(4, 3, 7), 1, 0, -1))
     yield Sample("aten.diagonal_backward", (floats(4), [7, 4], 0, 0, 1))
     yield Sample("aten.diagonal_backward", (floats(3, 4), [4, 3, 7], 1, 0, 2))
+    yield Sample("aten.diagonal_scatter", (floats(7, 4), floats(4), 0, 0, 1))
     yield Sample("aten.trace", (floats(7, 4),))
 
 

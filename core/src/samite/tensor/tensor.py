@@ -1,0 +1,216 @@
+"""`samite.Tensor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+import torch
+
+from samite.eager.rank import Rank
+from samite.eager.spec import Home, spec
+from samite.eager.value import Value, enclosing
+from samite.errors import InputError, SamiteError
+from samite.layout import Layout, from_placements, to_placements
+from samite.mesh import Mesh
+from samite.placement import Placement
+from samite.runtime.resident import Resident
+from samite.runtime.session import Session, session_of
+from samite.tensor.handles import BufferSource, HostHome
+from samite.tensor.homes import home_of_session
+from samite.tensor.remote import Remote
+
+__all__ = ["Tensor"]
+
+
+_DATA: Any = torch.Tensor.data
+_NOTHING = torch.empty(0)
+"""This rank's part of what is elsewhere, or not asked for yet."""
+
+
+class Tensor(Value):
+    """A global tensor on a mesh: its value is that of a torch.Tensor, and every op gives what it gives on one device.
+
+    Where this process is a rank it holds this rank's shard; else it is a handle of a `Remote`, or a view of one.
+    """
+
+    _view: Any = None  # the source of a loose tensor (samite.eager.views)
+    _remote: Remote | None = None
+    _placed: bool = True  # by the user, or by an op; not by a compiled function in place of a plain tensor
+    _on_host: torch.Tensor | None = None  # a view of the remote's replica on this host
+
+    @staticmethod
+    def __new__(cls: type[Tensor], remote: Remote, view: torch.Tensor | None = None) -> Tensor:
+        home = home_of_session(remote.session)
+        stride, offset = (None, 0) if view is None else (tuple(view.stride()), int(view.storage_offset()))
+        layout = remote.layout if view is None else Layout.replicated(view.shape)
+        known = spec(home, layout, remote.dtype, stride, offset, loose=True)
+        made: Tensor = enclosing(_NOTHING, known, cls)
+        made._remote, made._on_host, made._view, made._placed = remote, view, BufferSource(remote, home), False
+        return made
+
+    # ---- where it is -----------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Home:
+        return self._spec.home
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh on which it lies."""
+        return self._spec.home.mesh
+
+    @property
+    def distribution(self) -> Layout:
+        """How it lies there."""
+        return self._spec.layout if self._remote is None or self._on_host is not None else self._remote.layout
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """The same in the words of placements, for every axis. Raises LayoutError where they cannot say it."""
+        return to_placements(self.distribution, self.mesh)
+
+    @property
+    def remote(self) -> Remote:
+        """Its buffer on the workers of the mesh's session; made of this rank's shard where there was none."""
+        if self._remote is None:
+            session = session_of(self.mesh)
+            workers = cast(Resident, session.start())
+            self._remote = Remote(session, session.number(), self._spec.layout, self._spec.dtype)
+            self._local = self._local.contiguous()
+            workers.put(self._remote.number, self._local, self._spec.layout)
+            self._view = BufferSource(self._remote, self._spec.home)
+            self._spec = self._spec.having(loose=True)
+        return self._remote
+
+    def is_base_on(self, session: Session) -> bool:
+        """Whether it is the whole of a buffer of that session, or can be, not a view."""
+        if self._remote is not None:
+            return self._on_host is None and self._remote.session is session
+        whole = self._spec.contiguous and not self._spec.loose
+        return whole and isinstance(self.home, Rank) and self.home is home_of_session(session)
+
+    @property
+    def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The same memory, unknown to autograd."""
+        return cast(Tensor, self.detach())
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        """From now on this tensor is `value`: its memory, and where that lies."""
+        if type(value) is not Tensor:
+            raise InputError(
+                f"`.data` of a distributed tensor is set to a {type(value).__name__}",
+                help="copy the value, which keeps the layout: x.data.copy_(value); or set a samite.tensor",
+            )
+        _DATA.__set__(self, value)
+        for name in ("_local", "_spec", "_view", "_remote", "_on_host"):
+            setattr(self, name, getattr(value, name))
+
+    # ---- moving ----------------------------------------------------------------------------------
+
+    def redistribute(
+        self, placements: Mapping[str, object], *, order: Mapping[int, tuple[str, ...]] | None = None
+    ) -> Tensor:
+        """The same value under other placements; axes that are not named replicate. Differentiable."""
+        from samite.tensor.moving import relay
+
+        return relay(self, from_placements(self.shape, placements, self.mesh, order))
+
+    def to_local(self, *, grad_placements: Mapping[str, object] | None = None) -> torch.Tensor:
+        """This rank's part, without padding, as a plain tensor that shares its memory. Differentiable; the gradients
+        of the parts are a gradient laid out as the tensor, or by `grad_placements`: Partial where ranks use a replica
+        each in a way of its own. Of a value that is owed it is this rank's term."""
+        from samite.tensor.moving import valid_part
+
+        if not isinstance(self.home, Rank):
+            raise InputError(
+                f"to_local of a tensor whose parts are on other processes ({self.mesh})", help="use x.full_tensor()"
+            )
+        given = grad_placements
+        return valid_part(self, None if given is None else from_placements(self.shape, given, self.mesh))
+
+    def full_tensor(self) -> torch.Tensor:
+        """The whole value as a plain tensor. Differentiable. Where this process is a rank, every rank asks for it, or
+        CollectiveMismatch is raised within seconds."""
+        from samite.tensor.moving import relay, valid_part
+
+        if not isinstance(self.home, Rank):
+            return self.read()
+        if not self.distribution.is_replicated:
+            self.home.agree(f"reads a value laid out as {self.distribution}", ())
+        return valid_part(relay(self, Layout.replicated(self.shape)), None)
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def read(self, *, overwrite: bool = False) -> torch.Tensor:
+        """The current global value, as a plain tensor. Where this process is a rank all ranks read, or it is an error
+        in seconds; the result is not to be written to. On handles later writes change it."""
+        if isinstance(self.home, Rank):
+            return self.home.whole(self)
+        host = self.remote.host(overwrite=overwrite and self._on_host is None)
+        return host if self._on_host is None else self._on_host
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        """Of a rank's tensor shape and layout alone: the value would have to be asked of all ranks."""
+        if isinstance(self.home, Rank):
+            name = str(self.dtype).removeprefix("torch.")
+            return f"samite.Tensor(shape={tuple(self.shape)}, dtype={name}, {self.distribution} on {self.mesh})"
+        return f"samite.{self.read().__repr__().replace('tensor(', 'Tensor(', 1)}"
+
+    def __format__(self, spec: str) -> str:
+        return self.read().__format__(spec) if spec or isinstance(self.home, HostHome) else repr(self)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if self.requires_grad and not force:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self.read().numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.read().__array__() if dtype is None else self.read().__array__(dtype)
+
+    def tolist(self) -> Any:
+        return self.read().tolist()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.read().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.read().__dlpack_device__()
+
+    def _plain(self) -> torch.Tensor:
+        return self._again(self.read().detach().clone())
+
+    def _again(self, value: torch.Tensor) -> torch.Tensor:
+        """`value` as a parameter if this is one, and as much part of a graph."""
+        if isinstance(self, torch.nn.Parameter):
+            return torch.nn.Parameter(value, requires_grad=self.requires_grad)
+        return value.requires_grad_(self.requires_grad)
+
+    def __copy__(self) -> torch.Tensor:
+        """Of the same memory."""
+        return self._again(self.detach())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """Where the user placed it the copy lies as it does; the copy of what a compiled function took is plain."""
+        made = memo[id(self)] = self._again(self.detach().clone()) if self._placed else self._plain()
+        if self.grad is not None:
+            made.grad = self.grad.__deepcopy__(memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._plain().__reduce_ex__(protocol)
+
+    def data_ptr(self) -> NoReturn:
+        self._no_storage("data_ptr()")
+
+    def untyped_storage(self) -> NoReturn:
+        self._no_storage("untyped_storage()")
+
+    def storage(self) -> NoReturn:
+        self._no_storage("storage()")
+
+    def _no_storage(self, what: str) -> NoReturn:
+        if isinstance(self.home, Rank):
+            raise SamiteError(f"{what} of a tensor that lies on a mesh", help="take this rank's part: x.to_local()")
+        raise SamiteError(f"{what} of a tensor that lies on workers", help="take a copy first: x.clone(), x.numpy()")
