@@ -1,0 +1,116 @@
+"""`samite.tensor` among processes that a launcher started, over gloo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from samite.runtime.launch import run_script
+
+COMMON = """
+import os, sys, time
+import torch, samite
+import torch.nn.functional as F
+from samite import Partial, Replicate, Shard
+from torch import nn
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.manual_seed(0)
+"""
+TRAINING = """
+mesh = samite.mesh("cpu", dp=SIZE // 2, tp=2)
+
+def train(model, x, y):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+    for _ in range(3):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step(); optimizer.zero_grad()
+    return [loss, norm, *model.parameters()]
+
+model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5))
+x, y = torch.randn(8, 6), torch.randint(5, (8,))
+import copy
+expected = train(copy.deepcopy(model), x, y)
+samite.distribute_module(model, mesh, {"0.*": {"tp": Shard(0)}, "3.weight": {"tp": Shard(1)}})
+batch = {"dp": Shard(0)}
+found = train(model, samite.tensor(x, mesh, batch), samite.tensor(y, mesh, batch))
+for a, b in zip(found, expected, strict=True):
+    torch.testing.assert_close(a.full_tensor().detach(), b.detach(), rtol=1e-4, atol=1e-5)
+
+# A compiled step takes the same tensors where they are, and eager ops see what it wrote.
+@samite.compile(mesh=mesh)
+def scaled(weight, x):
+    weight.mul_(2)
+    return x @ weight.t()
+
+weight, views = model[0].weight.detach(), model[0].weight.detach()[0]
+before, held = weight.full_tensor().clone(), samite.tensor(x, mesh, batch)
+out = scaled(weight, held)
+torch.testing.assert_close(out.full_tensor(), x @ (2 * before).t())
+torch.testing.assert_close((weight + 1).full_tensor(), 2 * before + 1)
+torch.testing.assert_close((out * 2).full_tensor(), 2 * x @ (2 * before).t())
+weight.sub_(1)
+torch.testing.assert_close(scaled(weight, held).full_tensor(), x @ (4 * before - 2).t())
+
+local = samite.from_local(torch.full((2, 3), 1.0 + RANK // 2), mesh, {"dp": Shard(0)})
+assert local.sum().item() == 6 * sum(range(1, SIZE // 2 + 1))
+os.write(1, b"done\\n")
+"""
+ONE_SIDED = """
+mesh = samite.mesh("cpu", dp=SIZE)
+x = samite.tensor(torch.arange(6.0), mesh, {"dp": Shard(0)})
+os.write(1, f"{x}\\n".encode())
+total = x.sum()
+total.item()
+if RANK == 0:
+    began = time.monotonic()
+    try:
+        x.tolist()
+    except samite.SamiteError as error:
+        print(f"{time.monotonic() - began:.0f} s", str(error).splitlines()[0], flush=True)
+        sys.exit(5)
+time.sleep(60)
+"""
+OTHER_SHAPES = """
+mesh = samite.mesh("cpu", dp=SIZE)
+samite.tensor(torch.ones(3 + RANK), mesh, {"dp": Shard(0)})
+"""
+UNALIKE_SEEDS = """
+mesh = samite.mesh("cpu", dp=SIZE)
+torch.manual_seed(RANK)
+samite.rand((4,), mesh)
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(COMMON + text)
+    return str(path)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_model_trains_and_meets_compiled_steps(
+    ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_script(ranks, script(tmp_path, TRAINING)) == 0, capfd.readouterr().err
+    assert capfd.readouterr().out.splitlines() == ["done"] * ranks
+
+
+def test_a_one_sided_read_raises_in_5_s(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(2, script(tmp_path, ONE_SIDED)) == 5
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "samite.Tensor(shape=(6,), dtype=float32, [6:dp] on cpu dp=2)"
+    assert lines[-1].startswith("5 s rank 0 reads a value laid out as [6:dp], ranks [1] did nothing in 5 s")
+
+
+def test_ranks_that_make_tensors_of_other_shapes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(2, script(tmp_path, OTHER_SHAPES)) == 1
+    assert "makes a tensor of float32[3] laid out as [3:dp], rank 1 makes a tensor of float32[4]" in capfd.readouterr().err
+
+
+def test_ranks_that_are_seeded_apart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(2, script(tmp_path, UNALIKE_SEEDS)) == 1
+    assert "the seed of torch's random numbers differs between ranks" in capfd.readouterr().err
