@@ -191,7 +191,7 @@ def test_printing_communicates_nothing() -> None:
 
     printed, nothing = on_ranks(mesh, act)
     assert nothing == ""
-    assert printed.startswith("samite.Tensor(shape=(5, 7), dtype=float32, [5:dp, 7] on cpu dp=2 tp=1)")
+    assert printed.startswith("samite.Tensor(shape=(5, 7), dtype=float32, layout=[5:dp, 7], mesh=(cpu dp=2 tp=1))")
 
 
 def test_new_tensors() -> None:

@@ -155,7 +155,7 @@ def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:
     session = session_of(mesh)
     for leaf in tree.leaves:
         value = leaf.get()
-        if isinstance(value, Tensor) and value.remote.session is session and value.remote.on_workers:
+        if isinstance(value, Tensor) and value.is_base_on(session) and value.remote.on_workers:
             found[leaf.name] = value.remote.layout
     return found
 

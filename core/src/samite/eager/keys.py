@@ -14,7 +14,7 @@ import torch
 from samite.eager.spec import Spec
 from samite.errors import InputError
 
-__all__ = ["exact_key", "note", "plain_key", "specs_of"]
+__all__ = ["exact_key", "key_of", "note", "plain_key", "specs_of"]
 
 
 class _Kind:
@@ -28,6 +28,17 @@ class _Kind:
 
 
 FLOAT, ZERO, PLAIN, LIST, END = (_Kind(name) for name in ("float", "zero", "plain", "list", "end"))
+
+
+def key_of(kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The key of a call, as `Value.__torch_dispatch__` makes it."""
+    parts: list[Any] = [id(func)]
+    for value in args:
+        note(parts, kind, value)
+    for name, value in kwargs.items():
+        parts.append(name)
+        note(parts, kind, value)
+    return tuple(parts)
 
 
 def note(parts: list[Any], kind: type[Any], value: Any) -> None:

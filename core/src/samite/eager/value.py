@@ -8,24 +8,33 @@ from typing import Any
 import torch
 
 from samite.eager.keys import note, specs_of
+from samite.eager.remote import Remote
 from samite.eager.spec import Home, Spec
+from samite.eager.views import Source
 from samite.errors import MeshError
 
-__all__ = ["PLANS", "Value", "enclosing"]
+__all__ = ["NOTHING", "PLANS", "Value", "enclosing"]
 
 PLANS: dict[tuple[Any, ...], Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
 """Key of a call -> what carries it out."""
+
+
+NOTHING = torch.empty(0)
+"""This rank's part of what is elsewhere, or not asked for yet."""
 
 
 class Value(torch.Tensor):
     """A global tensor: what torch sees has its shape, dtype and strides, and no memory.
 
     `_local` is this rank's buffer, where this process is a rank. In-place ops write into it and never replace it, so
-    that views of it see them.
+    that views of it see them. `_remote` is the buffer on workers, if there is one, and `_view` the source of a loose
+    tensor.
     """
 
     _local: torch.Tensor
     _spec: Spec
+    _remote: Remote | None = None
+    _view: Source | None = None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 

@@ -11,20 +11,23 @@ from typing import Any, Protocol
 import torch
 
 from samite.eager.calls import Facts
-from samite.eager.value import enclosing
 
-__all__ = ["Source", "Through", "View", "through"]
+__all__ = ["Seen", "Source", "Through", "View", "seen", "stamp_of", "through"]
 
 
 class Source(Protocol):
     """Where the value of a loose tensor comes from."""
 
     def fresh(self, x: Any) -> Any:
-        """A firm tensor with the current value, whose memory is that of `x`."""
+        """A firm tensor with the current value of `x`; what is written to it is for `written` to take up."""
         ...
 
     def written(self, x: Any, firm: Any) -> None:
         """`firm`, which `fresh` gave, has been written to in place."""
+        ...
+
+    def stamp(self, x: Any) -> object:
+        """Another one once the value has changed; None if that cannot be told."""
         ...
 
 
@@ -32,47 +35,75 @@ class View:
     """`func(*args, **kwargs)`, or its result number `index`; the first argument is the base."""
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
-        self.func, self.args, self.kwargs, self.index = func, args, kwargs, index
-        self.stamp = _stamp(args[0])
+        self.func, self.base, self.literals, self.kwargs, self.index = func, args[0], args[1:], kwargs, index
+        self._stamp: object = None
 
     def fresh(self, x: Any) -> Any:
-        stamp = _stamp(self.args[0])
-        if stamp is None or stamp != self.stamp:
-            made: Any = type(x).__torch_dispatch__(self.func, (), self.args, self.kwargs)
-            x._local = (made if type(made) is type(x) else made[self.index])._local
-            self.stamp = stamp
-        return enclosing(x._local, x._spec.having(loose=False), type(x))
+        stamp = stamp_of(self.base)
+        if stamp is None or stamp != self._stamp:
+            x._spec.home.renew(x, self)
+            self._stamp = stamp
+        return x._spec.home.firm(x)
 
     def written(self, x: Any, firm: Any) -> None:
-        base, *literals = self.args
-        type(x).__torch_dispatch__(through(self.func, tuple(literals), self.kwargs, self.index), (), (base, firm), {})
+        back = through(self.func, self.literals, self.kwargs, self.index)
+        type(x).__torch_dispatch__(back, (), (self.base, firm), {})
+
+    def stamp(self, x: Any) -> object:
+        return stamp_of(self.base)
 
 
-def _stamp(base: Any) -> int | None:
-    """Changes when the base does; None if that cannot be told."""
-    return None if base.is_inference() else base._version
+def stamp_of(x: Any) -> object:
+    """As `Source.stamp`, of any distributed tensor."""
+    if x._spec.loose:
+        return x._view.stamp(x)
+    return None if x.is_inference() else x._version
 
 
-class Through:
-    """An op: `value` is written to `func(base, ...)`, and so to the base."""
+class Seen:
+    """An op: what a view shows, as a value of its own."""
 
-    facts = Facts(("base", "value"), frozenset(("base",)), False)
+    facts = Facts(("base",), frozenset(), False)
 
     def __init__(self, func: Any, literals: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
         self.func, self.literals, self.kwargs, self.index = func, literals, kwargs, index
 
-    def __call__(self, base: torch.Tensor, value: torch.Tensor) -> None:
+    def __call__(self, base: torch.Tensor) -> torch.Tensor:
         made = self.func(base, *self.literals, **self.kwargs)
-        (made if isinstance(made, torch.Tensor) else made[self.index]).copy_(value)
+        return made if isinstance(made, torch.Tensor) else made[self.index]
+
+    def __str__(self) -> str:
+        return str(self.func)
+
+
+class Through(Seen):
+    """An op: a value is written to a view, and so to the base."""
+
+    facts = Facts(("base", "value"), frozenset(("base",)), False)
+
+    def __call__(self, base: torch.Tensor, value: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().__call__(base).copy_(value)
 
     def __str__(self) -> str:
         return f"a write through {self.func}"
 
 
-_throughs: dict[str, Through] = {}
+_ops: dict[tuple[type[Any], str], Any] = {}
+"""Plans find ops by identity."""
+
+
+def seen(func: Any, literals: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Seen:
+    """The one `Seen` of a view."""
+    return _known(Seen, func, literals, kwargs, index)
 
 
 def through(func: Any, literals: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Through:
-    """The one `Through` of a view: plans find ops by identity."""
-    key = repr((str(func), literals, sorted(kwargs.items()), index))
-    return _throughs.setdefault(key, Through(func, literals, kwargs, index))
+    """The one `Through` of a view."""
+    return _known(Through, func, literals, kwargs, index)
+
+
+def _known(kind: type[Any], func: Any, literals: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
+    key = kind, repr((str(func), literals, sorted(kwargs.items()), index))
+    if key not in _ops:
+        _ops[key] = kind(func, literals, kwargs, index)
+    return _ops[key]

@@ -26,7 +26,7 @@ from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.fx import Node
 from torch.types import py_sym_types
 
-__all__ = ["Phase", "Recorder", "all_user_frames", "line_of", "line_of_traceback", "user_frame", "user_line"]
+__all__ = ["Labels", "Phase", "Recorder", "all_user_frames", "line_of", "line_of_traceback", "user_frame", "user_line"]
 
 Phase = Literal["forward", "backward", "update"]
 
@@ -48,7 +48,9 @@ def _label(filename: str) -> str:
     return path[len(here) :] if path.startswith(here) else os.path.basename(path)
 
 
-class _Labels(dict[CodeType, str]):
+class Labels(dict[CodeType, str]):
+    """How messages write the file of a piece of code, looked up once."""
+
     def __missing__(self, code: CodeType) -> str:
         label = self[code] = _label(code.co_filename)
         return label
@@ -66,16 +68,17 @@ def line_of(node: Node) -> str:
     return node.meta.get("custom", {}).get("line", "")
 
 
-def user_line() -> str:
-    """The line of the user's code that is running, "train.py:41"; empty if there is none."""
-    labels = _Labels()
+def user_line(labels: Labels | None = None) -> str:
+    """The line of the user's code that is running, "train.py:41"; empty if there is none. Who asks often keeps
+    `labels`."""
+    labels = Labels() if labels is None else labels
     frame = user_frame(sys._getframe(1), labels)
     return f"{labels[frame.f_code]}:{frame.f_lineno}" if frame is not None else ""
 
 
 def all_user_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of the user's code, from `frame` outwards."""
-    labels = _Labels()
+    labels = Labels()
     while (frame := user_frame(frame, labels)) is not None:
         yield frame
         frame = frame.f_back
@@ -83,7 +86,7 @@ def all_user_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 def line_of_traceback(traceback: TracebackType | None) -> str:
     """The innermost line of the user's code in `traceback`."""
-    labels, line = _Labels(), ""
+    labels, line = Labels(), ""
     while traceback is not None:
         label = labels[traceback.tb_frame.f_code]
         line = f"{label}:{traceback.tb_lineno}" if label else line
@@ -107,7 +110,7 @@ class Recorder:
     def __init__(self) -> None:
         self.updating = False
         self._marks: list[_Mark] = []
-        self._labels = _Labels()
+        self._labels = Labels()
 
     @contextmanager
     def recording(self) -> Iterator[None]:

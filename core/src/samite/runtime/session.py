@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,7 +18,28 @@ from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.plugins import engine
 
-__all__ = ["Session", "session_of"]
+__all__ = ["Recorder", "Session", "session_of"]
+
+
+class Recorder(Protocol):
+    """Who records ops of a session, to send several as one program."""
+
+    def flush(self) -> None:
+        """Send what is recorded."""
+        ...
+
+    def reads(self, number: int) -> bool:
+        """Whether what is recorded reads a buffer."""
+        ...
+
+    def forget(self) -> None:
+        """Give up what is recorded: the workers that it was for are gone."""
+        ...
+
+    def relay(self, remote: Any, layout: Layout) -> None:
+        """Lay a `samite.eager.remote.Remote` that is on the workers out in another way."""
+        ...
+
 
 _sessions: dict[Mesh, Session] = {}
 
@@ -37,6 +58,7 @@ class Session:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.generation = 0
+        self.recorder: Recorder | None = None
         self._numbers = itertools.count()
         self._discarded: deque[int] = deque()
         self._workers: Workers | None = None
@@ -76,7 +98,14 @@ class Session:
         with self._noting_failure():
             return self.start().load(program, options)
 
+    def flush(self) -> None:
+        """Send what is recorded, so that what comes next comes after it."""
+        if self.recorder is not None:
+            self.recorder.flush()
+
     def write(self, number: int, value: torch.Tensor, layout: Layout) -> None:
+        if self.recorder is not None and self.recorder.reads(number):
+            self.recorder.flush()
         self.start().write(number, value, layout)
 
     def read(self, number: int) -> torch.Tensor:
@@ -86,6 +115,7 @@ class Session:
             return self._workers.read(number)
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Future:
+        self.flush()
         with self._noting_failure():
             workers = self.start()
             if self._discarded:
@@ -102,6 +132,8 @@ class Session:
         workers, self._workers = self._workers, None
         self._failed = False
         self._discarded.clear()
+        if self.recorder is not None:
+            self.recorder.forget()
         if workers is not None:
             workers.close()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from samite.eager.remote import Remote
 from samite.tensor.making import empty, from_local, full, ones, rand, randn, tensor, zeros
 from samite.tensor.modules import distribute_module
-from samite.tensor.remote import Remote
 from samite.tensor.tensor import Tensor
 
 __all__ = [

@@ -7,33 +7,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
+from samite.eager.driver import Driver
 from samite.eager.rank import Rank
-from samite.eager.spec import Home
 from samite.mesh import Mesh
 from samite.runtime.resident import Resident
 from samite.runtime.session import Session, session_of
-from samite.tensor.handles import HostHome
 
 __all__ = ["home_of", "home_of_session", "standing"]
 
-_homes: WeakKeyDictionary[Session, HostHome] = WeakKeyDictionary()
+_drivers: WeakKeyDictionary[Session, Driver] = WeakKeyDictionary()
 _ranks: WeakKeyDictionary[Session, Rank] = WeakKeyDictionary()
 _here = threading.local()
 
 
-def home_of(mesh: Mesh) -> Home:
+def home_of(mesh: Mesh) -> Rank | Driver:
     """Starts the mesh's workers if there are none."""
     ranks: dict[Mesh, Rank] = getattr(_here, "ranks", {})
     return ranks.get(mesh) or home_of_session(session_of(mesh))
 
 
-def home_of_session(session: Session) -> Home:
+def home_of_session(session: Session) -> Rank | Driver:
     """The home of all tensors of a session. It stays the same when the session's workers start anew."""
-    if (found := _homes.get(session)) is not None:
+    if (found := _drivers.get(session)) is not None:
         return found
     workers = session.start()
     if not isinstance(workers, Resident):
-        return _homes.setdefault(session, HostHome(session))
+        return _drivers.setdefault(session, Driver(session))
     rank = _ranks.get(session)
     if rank is None:
         from samite.config import Settings

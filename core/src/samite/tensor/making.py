@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import torch
 
+from samite.eager.driver import Driver
 from samite.eager.rank import Rank, digest
-from samite.eager.spec import Home, spec
+from samite.eager.remote import Remote
+from samite.eager.spec import spec
 from samite.eager.value import enclosing
 from samite.errors import InputError, PlacementError
 from samite.layout import Layout, axes_of, from_placements
 from samite.mesh import Mesh
 from samite.placement import Partial, as_placement
-from samite.runtime.session import session_of
 from samite.runtime.sharding import dtype_name, lay
 from samite.tensor.homes import home_of
 from samite.tensor.moving import enclose, relay, valid_shape
-from samite.tensor.remote import Remote
 from samite.tensor.tensor import Tensor
 
 __all__ = ["empty", "from_local", "full", "ones", "rand", "randn", "tensor", "zeros"]
@@ -58,7 +58,7 @@ def tensor(
     return cast(Tensor, made.requires_grad_(requires_grad))
 
 
-def _laid_out(value: torch.Tensor, layout: Layout, home: Home) -> Tensor:
+def _laid_out(value: torch.Tensor, layout: Layout, home: Rank | Driver) -> Tensor:
     if not isinstance(home, Rank):
         return _adopted(value.clone(), layout, home)
     said = (("the data", digest(value)),) if home.debug else ()
@@ -66,13 +66,10 @@ def _laid_out(value: torch.Tensor, layout: Layout, home: Home) -> Tensor:
     return enclosing(lay(value, layout, home.mesh, home.rank).clone(), spec(home, layout, value.dtype), Tensor)
 
 
-def _adopted(value: torch.Tensor, layout: Layout, home: Home) -> Tensor:
-    session = session_of(home.mesh)
-    remote = Remote(session, session.number(), layout, value.dtype)
+def _adopted(value: torch.Tensor, layout: Layout, home: Driver) -> Tensor:
+    remote = Remote(home.session, home.session.number(), layout, value.dtype)
     remote.adopt(value)
-    made = Tensor(remote)
-    made._placed = True
-    return made
+    return home.handle(Tensor, remote)
 
 
 def from_local(

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from samite.eager.driver import Driver
 from samite.eager.rank import Rank
 from samite.eager.spec import Spec, spec
 from samite.eager.value import enclosing
@@ -43,8 +44,9 @@ def enclose(local: torch.Tensor, known: Spec) -> Tensor:
 
 def moved(x: Tensor, layout: Layout) -> Tensor:
     """`relay` below autograd."""
-    home = cast(Rank, x.home)
-    firm = x._view.fresh(x) if x._spec.loose else x
+    home, firm = x.home, x._firm
+    if isinstance(home, Driver):
+        return home.handle(Tensor, home.relay(firm._remote, layout))
     local = home.reshard(firm._local, firm._spec, layout)
     if local is firm._local:
         local = local.clone()
@@ -66,7 +68,7 @@ class _Part(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gradient: Layout | None) -> torch.Tensor:
         home = cast(Rank, x.home)
-        firm = x._view.fresh(x) if x._spec.loose else x
+        firm = x._firm
         layout = firm._spec.layout
         ctx.spec = spec(home, settle(layout) if gradient is None else gradient, firm._spec.dtype)
         return _valid(firm._local, layout, home)
@@ -85,8 +87,7 @@ class _Enclose(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
         gradient = relay(gradients[0], ctx.layout)
-        firm: Any = gradient._view.fresh(gradient) if gradient._spec.loose else gradient
-        return _valid(firm._local, ctx.layout, cast(Rank, gradient.home)), None
+        return _valid(gradient._firm._local, ctx.layout, cast(Rank, gradient.home)), None
 
 
 def _valid(local: torch.Tensor, layout: Layout, home: Rank) -> torch.Tensor:

@@ -7,53 +7,43 @@ from typing import Any, NoReturn, cast
 
 import torch
 
+from samite.eager.driver import Driver
 from samite.eager.rank import Rank
-from samite.eager.spec import Home, spec
-from samite.eager.value import Value, enclosing
+from samite.eager.remote import Remote
+from samite.eager.value import Value
+from samite.eager.views import View
 from samite.errors import InputError, SamiteError
 from samite.layout import Layout, from_placements, to_placements
 from samite.mesh import Mesh
 from samite.placement import Placement
 from samite.runtime.resident import Resident
 from samite.runtime.session import Session, session_of
-from samite.tensor.handles import BufferSource, HostHome
 from samite.tensor.homes import home_of_session
-from samite.tensor.remote import Remote
 
 __all__ = ["Tensor"]
 
 
 _DATA: Any = torch.Tensor.data
-_NOTHING = torch.empty(0)
-"""This rank's part of what is elsewhere, or not asked for yet."""
 
 
 class Tensor(Value):
     """A global tensor on a mesh: its value is that of a torch.Tensor, and every op gives what it gives on one device.
 
-    Where this process is a rank it holds this rank's shard; else it is a handle of a `Remote`, or a view of one.
+    Where this process is a rank it holds this rank's shard, or is a handle of one that a compiled function keeps. Where
+    the ranks are other processes it is a handle of a buffer there, or a view of one.
     """
 
-    _view: Any = None  # the source of a loose tensor (samite.eager.views)
-    _remote: Remote | None = None
-    _placed: bool = True  # by the user, or by an op; not by a compiled function in place of a plain tensor
-    _on_host: torch.Tensor | None = None  # a view of the remote's replica on this host
-
     @staticmethod
-    def __new__(cls: type[Tensor], remote: Remote, view: torch.Tensor | None = None) -> Tensor:
-        home = home_of_session(remote.session)
-        stride, offset = (None, 0) if view is None else (tuple(view.stride()), int(view.storage_offset()))
-        layout = remote.layout if view is None else Layout.replicated(view.shape)
-        known = spec(home, layout, remote.dtype, stride, offset, loose=True)
-        made: Tensor = enclosing(_NOTHING, known, cls)
-        made._remote, made._on_host, made._view, made._placed = remote, view, BufferSource(remote, home), False
-        return made
+    def __new__(cls: type[Tensor], remote: Remote) -> Tensor:
+        """A handle of a buffer that a compiled function made, or that is in the place of a plain tensor."""
+        remote.placed = False
+        return home_of_session(remote.session).handle(cls, remote)
 
     # ---- where it is -----------------------------------------------------------------------------
 
     @property
-    def home(self) -> Home:
-        return self._spec.home
+    def home(self) -> Rank | Driver:
+        return cast("Rank | Driver", self._spec.home)
 
     @property
     def mesh(self) -> Mesh:
@@ -63,7 +53,11 @@ class Tensor(Value):
     @property
     def distribution(self) -> Layout:
         """How it lies there."""
-        return self._spec.layout if self._remote is None or self._on_host is not None else self._remote.layout
+        return self._firm._spec.layout
+
+    @property
+    def _firm(self) -> Any:
+        return self._view.fresh(self) if self._view is not None else self
 
     @property
     def placements(self) -> dict[str, Placement]:
@@ -75,20 +69,18 @@ class Tensor(Value):
         """Its buffer on the workers of the mesh's session; made of this rank's shard where there was none."""
         if self._remote is None:
             session = session_of(self.mesh)
-            workers = cast(Resident, session.start())
-            self._remote = Remote(session, session.number(), self._spec.layout, self._spec.dtype)
+            remote = Remote(session, session.number(), self._spec.layout, self._spec.dtype)
             self._local = self._local.contiguous()
-            workers.put(self._remote.number, self._local, self._spec.layout)
-            self._view = BufferSource(self._remote, self._spec.home)
-            self._spec = self._spec.having(loose=True)
+            cast(Resident, session.start()).put(remote.number, self._local, self._spec.layout)
+            handle = cast(Rank, self.home).handle(Tensor, remote)
+            self._remote, self._view, self._spec = remote, handle._view, handle._spec
         return self._remote
 
     def is_base_on(self, session: Session) -> bool:
         """Whether it is the whole of a buffer of that session, or can be, not a view."""
-        if self._remote is not None:
-            return self._on_host is None and self._remote.session is session
-        whole = self._spec.contiguous and not self._spec.loose
-        return whole and isinstance(self.home, Rank) and self.home is home_of_session(session)
+        if self._spec.loose:
+            return not isinstance(self._view, View) and cast(Remote, self._remote).session is session
+        return self._spec.contiguous and self.home is home_of_session(session)
 
     @property
     def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -104,7 +96,7 @@ class Tensor(Value):
                 help="copy the value, which keeps the layout: x.data.copy_(value); or set a samite.tensor",
             )
         _DATA.__set__(self, value)
-        for name in ("_local", "_spec", "_view", "_remote", "_on_host"):
+        for name in ("_local", "_spec", "_view", "_remote"):
             setattr(self, name, getattr(value, name))
 
     # ---- moving ----------------------------------------------------------------------------------
@@ -143,23 +135,22 @@ class Tensor(Value):
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def read(self, *, overwrite: bool = False) -> torch.Tensor:
-        """The current global value, as a plain tensor. Where this process is a rank all ranks read, or it is an error
-        in seconds; the result is not to be written to. On handles later writes change it."""
-        if isinstance(self.home, Rank):
-            return self.home.whole(self)
-        host = self.remote.host(overwrite=overwrite and self._on_host is None)
-        return host if self._on_host is None else self._on_host
+    def read(self) -> torch.Tensor:
+        """The current global value, as a plain tensor that is not to be written to. Where this process is a rank all
+        ranks read, or it is an error in seconds."""
+        return self.home.whole(self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         """Of a rank's tensor shape and layout alone: the value would have to be asked of all ranks."""
+        lies = f"layout={self.distribution}, mesh=({self.mesh})"
         if isinstance(self.home, Rank):
             name = str(self.dtype).removeprefix("torch.")
-            return f"samite.Tensor(shape={tuple(self.shape)}, dtype={name}, {self.distribution} on {self.mesh})"
-        return f"samite.{self.read().__repr__().replace('tensor(', 'Tensor(', 1)}"
+            return f"samite.Tensor(shape={tuple(self.shape)}, dtype={name}, {lies})"
+        shown = self.read().__repr__()
+        return f"samite.{shown.replace('tensor(', 'Tensor(', 1).removesuffix(')')}, {lies})"
 
     def __format__(self, spec: str) -> str:
-        return self.read().__format__(spec) if spec or isinstance(self.home, HostHome) else repr(self)
+        return self.read().__format__(spec) if spec or isinstance(self.home, Driver) else repr(self)
 
     def numpy(self, *, force: bool = False) -> Any:
         if self.requires_grad and not force:
@@ -193,7 +184,8 @@ class Tensor(Value):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """Where the user placed it the copy lies as it does; the copy of what a compiled function took is plain."""
-        made = memo[id(self)] = self._again(self.detach().clone()) if self._placed else self._plain()
+        placed = self._remote is None or self._remote.placed
+        made = memo[id(self)] = self._again(self.detach().clone()) if placed else self._plain()
         if self.grad is not None:
             made.grad = self.grad.__deepcopy__(memo)
         return made

@@ -1,0 +1,219 @@
+"""How a call that no plan was found for is carried out, wherever its values are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from samite.eager import foreach, reads
+from samite.eager.calls import Call, Place, facts, leaves_of
+from samite.eager.emission import Plan, result_specs
+from samite.eager.keys import exact_key, key_of
+from samite.eager.placing import Placed, place_call, settled_first
+from samite.eager.random import drawn
+from samite.eager.spec import Spec
+from samite.eager.tracing import aside
+from samite.eager.value import PLANS
+from samite.eager.views import View
+from samite.ir.context import TensorType
+from samite.layout import Layout
+from samite.mesh import Mesh
+from samite.runtime.sharding import dtype_name
+
+__all__ = ["Caller", "Planned", "at", "replaced"]
+
+MOST = 1 << 16
+"""Plans that are remembered."""
+_placed: dict[tuple[Any, ...], tuple[Any, Placed]] = {}
+"""Calls by what is the same everywhere; the op is held, since it is known by its id."""
+
+
+class Planned:
+    """A plan with what is known of it: whether it depends on no float of the call (`direct`), and the `specs` of its
+    results."""
+
+    def __init__(self, run: Plan, *, direct: bool = False, specs: Sequence[Spec | None] = ()) -> None:
+        self.run, self.direct, self.specs = run, direct, specs
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.run(args, kwargs)
+
+
+class Caller:
+    """Subclasses say how a placed call is carried out."""
+
+    mesh: Mesh
+
+    @abstractmethod
+    def whole(self, x: Any) -> torch.Tensor:
+        """The value of a tensor as a plain one, not to be written to."""
+
+    @abstractmethod
+    def settled(self, x: Any) -> Any:
+        """A tensor with the same value that owes nothing: `x` itself, where that can be."""
+
+    def present(self, x: Any) -> Any:
+        """A firm tensor, after others were settled that may hold the same value."""
+        return x
+
+    @abstractmethod
+    def seed(self) -> torch.Tensor:
+        """The seed of the next random op: 0-d int64, the same on all ranks."""
+
+    @abstractmethod
+    def renew(self, x: Any, view: View) -> None:
+        """Give `x`, which is that view, the present value."""
+
+    @abstractmethod
+    def firm(self, x: Any) -> Any:
+        """A firm tensor of the value that `x` has."""
+
+    @abstractmethod
+    def emit(self, call: Call, placed: Placed, specs: list[Spec | None], kind: type[Any]) -> Any:
+        """The plan of a placed call, `specs` being those of its results: a function with attributes as `Planned`."""
+
+    def call(self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out a call that no plan was found for, and plan it for the next time."""
+        if reads.is_read(func) or reads.writes_plain(kind, func, args, kwargs):
+            return reads.carry_out(self, kind, func, args, kwargs)
+        loose = [(place, x) for place, x in leaves_of(args, kwargs) if type(x) is kind and x._spec.loose]
+        if loose:
+            return self.firmly(kind, func, args, kwargs, loose)
+        return self.plan(kind, func, args, kwargs)(args, kwargs)
+
+    def plan(self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What carries out this call, and all calls that differ from it in data alone. No tensor may be loose."""
+        key = key_of(kind, func, args, kwargs)
+        found = PLANS.get(key)
+        if found is None:
+            found = self._plan(kind, func, args, kwargs, key)
+            if len(PLANS) >= MOST:
+                PLANS.pop(next(iter(PLANS)))
+            PLANS[key] = found
+        return found
+
+    def firmly(
+        self,
+        kind: type[Any],
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loose: list[tuple[Place, Any]],
+    ) -> Any:
+        """The call on the current values of loose tensors; what it writes goes where they come from."""
+        firm = [(place, x._view.fresh(x)) for place, x in loose]
+        result = kind.__torch_dispatch__(func, (), *replaced(args, kwargs, firm))
+        known = facts(func)
+        if known.views:  # of memory that may be left behind
+            for index, made in enumerate([result] if type(result) is kind else result):
+                made._spec = made._spec.having(loose=True)
+                made._view = View(func, args, kwargs, index)
+        for (place, x), (_, made) in zip(loose, firm, strict=True):
+            if (known.names[place[0]] if isinstance(place[0], int) else place[0]) in known.written:
+                x._view.written(x, made)
+                result = x if result is made else result
+        return result
+
+    def _plan(
+        self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...]
+    ) -> Any:
+        if (random := drawn(func)) is not None:
+            return Planned(lambda args, kwargs: kind.__torch_dispatch__(random, (), (self.seed(), *args), kwargs))
+        if foreach.is_foreach(func):
+            return Planned(foreach.plan(self, kind, func, args, kwargs))
+        if _is_composite(func):
+            return Planned(lambda args, kwargs: func.decompose(*args, **kwargs))
+        floats = exact_key(args, kwargs)
+        made = self._emitted(kind, func, args, kwargs, key, floats)
+        return _Exact(self, kind, func, key, {floats: made}) if floats and not made.direct else made
+
+    def _emitted(
+        self,
+        kind: type[Any],
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: tuple[Any, ...],
+        floats: str,
+    ) -> Any:
+        call = Call.of(func, args, kwargs, lambda x: _describe(kind, x))
+        shared = (tuple(self.mesh.items()), floats, *(_unhomed(part) for part in key))
+        with aside():
+            if shared not in _placed:
+                _placed[shared] = func, place_call(call, self.mesh)
+            placed = _placed[shared][1]
+            first = settled_first(placed, call)
+            if first:
+                return self._settling(kind, func, [call.leaves[i].place for i in first])
+            bases = [x._spec if type(x) is kind else None for _, x in leaves_of(args, kwargs)]
+            return self.emit(call, placed, result_specs(call, placed, self, bases), kind)
+
+    def _settling(self, kind: type[Any], func: Any, places: list[Place]) -> Planned:
+        """Pays what some operands owe, then calls. It stays paid, if nobody else holds their memory."""
+
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            paid = [(place, self.settled(at(place, args, kwargs))) for place in places]
+            args, kwargs = replaced(args, kwargs, paid)
+            present = [(place, self.present(x)) for place, x in leaves_of(args, kwargs) if type(x) is kind]
+            return kind.__torch_dispatch__(func, (), *replaced(args, kwargs, present))
+
+        return Planned(run)
+
+
+class _Exact:
+    """Plans that depend on the floats of a call."""
+
+    direct = False
+
+    def __init__(self, home: Caller, kind: type[Any], func: Any, key: tuple[Any, ...], plans: dict[str, Any]) -> None:
+        self.home, self.kind, self.func, self.key, self.plans = home, kind, func, key, plans
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        floats = exact_key(args, kwargs)
+        found = self.plans.get(floats)
+        if found is None:
+            found = self.home._emitted(self.kind, self.func, args, kwargs, self.key, floats)
+            self.plans[floats] = found
+        return found(args, kwargs)
+
+
+def at(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The argument at a place."""
+    value = args[place[0]] if isinstance(place[0], int) else kwargs[place[0]]
+    return value if len(place) == 1 else value[place[1]]
+
+
+def replaced(
+    args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[tuple[Place, Any]]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with other tensors at some places."""
+    found, named = list(args), dict(kwargs)
+    for place, value in values:
+        holder: Any = found if isinstance(place[0], int) else named
+        if len(place) == 1:
+            holder[place[0]] = value
+        else:
+            items: Any = list(holder[place[0]])
+            items[place[1]] = value
+            holder[place[0]] = items
+    return tuple(found), named
+
+
+def _describe(kind: type[Any], x: Any) -> tuple[TensorType, tuple[int, ...], Layout | None]:
+    if type(x) is kind:
+        known: Spec = x._spec
+        return known.type, known.stride, known.layout
+    return TensorType(tuple(x.shape), dtype_name(x.dtype)), tuple(x.stride()), None
+
+
+def _unhomed(part: Any) -> Any:
+    return (part.layout, part.dtype, part.stride) if isinstance(part, Spec) else part
+
+
+def _is_composite(func: Any) -> bool:
+    return isinstance(func, torch._ops.OpOverload) and func.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
