@@ -13,7 +13,7 @@ from samite.eager.calls import Call, Place, facts, leaves_of
 from samite.eager.emission import Plan, result_specs
 from samite.eager.keys import exact_key, key_of
 from samite.eager.placing import Placed, place_call, settled_first
-from samite.eager.random import drawn
+from samite.eager.random import drawn, draws_whole
 from samite.eager.spec import Spec
 from samite.eager.tracing import aside
 from samite.eager.value import PLANS
@@ -78,6 +78,9 @@ class Caller:
     def call(self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call that no plan was found for, and plan it for the next time."""
         if reads.is_read(func) or reads.writes_plain(kind, func, args, kwargs):
+            return reads.carry_out(self, kind, func, args, kwargs)
+        if draws_whole(func, kwargs):
+            self.seed()  # which sees to it that ranks draw alike
             return reads.carry_out(self, kind, func, args, kwargs)
         loose = [(place, x) for place, x in leaves_of(args, kwargs) if type(x) is kind and x._spec.loose]
         if loose:

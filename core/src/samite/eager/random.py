@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from samite.eager.calls import Facts, facts
-from samite.errors import CaptureError
 
-__all__ = ["Drawn", "draw_seed", "drawn"]
+__all__ = ["Drawn", "draw_seed", "drawn", "draws_whole"]
 
 
 def draw_seed() -> torch.Tensor:
@@ -35,14 +34,8 @@ class Drawn:
 
         kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in _IGNORED}
         name: str = self.func._schema.name.removeprefix("aten::")
-        function: Any = getattr(torch.Tensor if name.endswith("_") else torch, name, None)
-        handler = RandomOps(seed).handlers.get(function)
-        if handler is None:
-            raise CaptureError(
-                f"random op {name} has no counter-based form",
-                help="draw with torch.rand, randn, bernoulli or dropout, or take plain numbers in",
-            )
-        return handler(function, args, kwargs)
+        function: Any = getattr(torch.Tensor if name.endswith("_") else torch, name)
+        return RandomOps(seed).handlers[function](function, args, kwargs)
 
     def __str__(self) -> str:
         return str(self.func)
@@ -53,7 +46,24 @@ _IGNORED = ("layout", "device", "pin_memory", "memory_format")
 
 @cache
 def drawn(func: Any) -> Drawn | None:
-    """The form with a seed of an op that draws random numbers, None of any other op."""
+    """The form with a seed of an op that draws random numbers; None if it has none, or draws nothing."""
+    if not is_random(func):
+        return None
+    from samite.frontend.random_ops import RandomOps
+
+    name: str = func._schema.name.removeprefix("aten::")
+    function: Any = getattr(torch.Tensor if name.endswith("_") else torch, name, None)
+    return Drawn(func) if function in RandomOps(torch.tensor(0)).handlers else None
+
+
+@cache
+def is_random(func: Any) -> bool:
     tags: Any = getattr(func, "tags", ())
     attends = "scaled_dot_product" in str(func)  # torch takes fused kernels only where no dropout is asked for
-    return Drawn(func) if torch.Tag.nondeterministic_seeded in tags and not attends else None
+    return torch.Tag.nondeterministic_seeded in tags and not attends
+
+
+def draws_whole(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an op draws by a generator of torch: one that the user gives, or the default one where the op has no
+    counter-based form. Then the numbers are those of one device, and all ranks draw all of them."""
+    return is_random(func) and (kwargs.get("generator") is not None or drawn(func) is None)

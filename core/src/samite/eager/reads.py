@@ -1,4 +1,4 @@
-"""Calls that need whole values: ops that give Python numbers, and writes into plain tensors."""
+"""Calls that need whole values: ops that give Python numbers, writes into plain tensors, draws by torch's generators."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def writes_plain(kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict
 
 def carry_out(home: Reader, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The call on whole values. It is said in the log, since it may communicate and takes the memory of the whole."""
-    if (known := _WITHOUT_DATA.get(str(func))) is not None:
-        return known(*args)
+    if (without := _WITHOUT_DATA.get(str(func))) is not None:
+        return without(*args)
 
     def plain(value: Any) -> Any:
         if type(value) is kind:
@@ -51,9 +51,13 @@ def carry_out(home: Reader, kind: type[Any], func: Any, args: tuple[Any, ...], k
             return [plain(item) for item in value]
         return value
 
+    known, first = facts(func), args[0] if args else None
+    if known.written and type(first) is kind:
+        made = plain(first).clone()
+        func(made, *map(plain, args[1:]), **{k: plain(v) for k, v in kwargs.items()})
+        return first.copy_(made)
     result = func(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
-    known_writes = facts(func).written
-    return next(x for _, x in leaves_of(args, kwargs)) if known_writes and isinstance(result, torch.Tensor) else result
+    return next(x for _, x in leaves_of(args, kwargs)) if known.written and isinstance(result, torch.Tensor) else result
 
 
 _MATH = 0  # at::SDPBackend: attention as products and a softmax, each of which has a rule
