@@ -13,7 +13,7 @@ from samite.eager.calls import Call, Place, facts, leaves_of
 from samite.eager.emission import Plan, result_specs
 from samite.eager.keys import exact_key, key_of
 from samite.eager.placing import Placed, place_call, settled_first
-from samite.eager.random import drawn, draws_whole
+from samite.eager.random import draw_seed, drawn, draws_whole
 from samite.eager.spec import Spec
 from samite.eager.tracing import aside
 from samite.eager.value import PLANS
@@ -59,9 +59,13 @@ class Caller:
         """A firm tensor, after others were settled that may hold the same value."""
         return x
 
-    @abstractmethod
+    def check_seed(self) -> None:
+        """Raises InputError if ranks do not draw alike."""
+
     def seed(self) -> torch.Tensor:
         """The seed of the next random op: 0-d int64, the same on all ranks."""
+        self.check_seed()
+        return draw_seed()
 
     @abstractmethod
     def renew(self, x: Any, view: View) -> None:
@@ -80,7 +84,7 @@ class Caller:
         if reads.is_read(func) or reads.writes_plain(kind, func, args, kwargs):
             return reads.carry_out(self, kind, func, args, kwargs)
         if draws_whole(func, kwargs):
-            self.seed()  # which sees to it that ranks draw alike
+            self.check_seed()
             return reads.carry_out(self, kind, func, args, kwargs)
         loose = [(place, x) for place, x in leaves_of(args, kwargs) if type(x) is kind and x._spec.loose]
         if loose:

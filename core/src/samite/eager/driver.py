@@ -10,7 +10,6 @@ from samite.eager.caller import Caller, Planned, at
 from samite.eager.calls import Call, facts
 from samite.eager.hoisting import hoisted, numbers
 from samite.eager.placing import Placed
-from samite.eager.random import draw_seed
 from samite.eager.remote import Remote
 from samite.eager.spec import Spec, spec
 from samite.eager.stream import Stream
@@ -55,9 +54,6 @@ class Driver(Caller):
 
     def present(self, x: Any) -> Any:
         return self.firm(x)
-
-    def seed(self) -> torch.Tensor:
-        return draw_seed()
 
     def renew(self, x: Any, view: View) -> None:
         op = seen(view.func, view.literals, view.kwargs, view.index)

@@ -13,7 +13,6 @@ from samite.eager.caller import Caller, Planned
 from samite.eager.calls import Call, leaves_of
 from samite.eager.emission import emit, emit_reshard
 from samite.eager.placing import Placed
-from samite.eager.random import draw_seed
 from samite.eager.remote import Remote
 from samite.eager.spec import Spec, spec
 from samite.eager.tracing import aside
@@ -81,11 +80,10 @@ class Rank(Caller):
         x._local, x._spec = local, to
         return x
 
-    def seed(self) -> torch.Tensor:
+    def check_seed(self) -> None:
         if not self._seeded:
             self.agree("draws random numbers", (("the seed of torch's random numbers", torch.initial_seed()),))
             self._seeded = True
-        return draw_seed()
 
     def renew(self, x: Any, view: View) -> None:
         made: Any = type(x).__torch_dispatch__(view.func, (), (view.base, *view.literals), view.kwargs)

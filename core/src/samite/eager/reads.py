@@ -1,10 +1,10 @@
-"""Calls that need whole values: ops that give Python numbers, writes into plain tensors, draws by torch's generators."""
+"""Calls that need whole values: ops that give numbers, writes into plain tensors, draws by torch's generators."""
 
 from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -51,7 +51,7 @@ def carry_out(home: Reader, kind: type[Any], func: Any, args: tuple[Any, ...], k
             return [plain(item) for item in value]
         return value
 
-    known, first = facts(func), args[0] if args else None
+    known, first = facts(func), cast(Any, args[0] if args else None)
     if known.written and type(first) is kind:
         made = plain(first).clone()
         func(made, *map(plain, args[1:]), **{k: plain(v) for k, v in kwargs.items()})
