@@ -27,10 +27,11 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
 
 
 class Simulator:
-    """Runs plans on all ranks of `mesh`; `moved` counts the elements that each rank has received."""
+    """Runs plans on all ranks of `mesh`; `moved` counts the elements that each rank has received, `peak` those of the
+    largest buffer."""
 
     def __init__(self, mesh: Mesh, seed: int = 0) -> None:
-        self.mesh, self.moved, self.random = mesh, 0, np.random.default_rng(seed)
+        self.mesh, self.moved, self.peak, self.random = mesh, 0, 0, np.random.default_rng(seed)
         self.coordinates = [mesh.coordinates(rank) for rank in range(mesh.size)]
 
     def scatter(self, x: Array, layout: Layout) -> list[Array]:
@@ -76,6 +77,7 @@ class Simulator:
             length = n * step.chunk(self.mesh)
             buffers = [self._pad(buffer, step.target, length) for buffer in buffers]
             pieces = [np.split(buffer, n, step.target) for buffer in buffers]
+        self.peak = max(self.peak, buffers[0].size)
         if step.verb == "shard":
             buffers = [mine[i] for mine, i in zip(pieces, index, strict=True)]
         elif step.verb == "owe":
@@ -100,6 +102,7 @@ class Simulator:
                 np.concatenate([pieces[p][i] for p in peers], step.source)
                 for peers, i in zip(self._peers(step.axis), index, strict=True)
             ]
+        self.peak = max(self.peak, buffers[0].size)
         if step.source is not None:
             buffers = [b[(slice(None),) * step.source + (slice(step.gathered(self.mesh)),)] for b in buffers]
         return buffers

@@ -24,6 +24,7 @@ def check(src: Layout, dst: Layout, mesh: Mesh, dtype: str = "float64") -> None:
     buffers = simulator.run(way, simulator.scatter(x, src), dst)
     assert (simulator.gather(buffers, dst) == x).all()
     assert simulator.moved == way.elements
+    assert simulator.peak == way.peak(mesh)
 
 
 @pytest.mark.parametrize("mesh, shape", [(LINE, (6,)), (LINE, (4,)), (GRID, (6, 6)), (GRID, (5, 4)), (GRID, (1, 7))])

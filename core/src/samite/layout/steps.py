@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from samite.layout.factor import Factor
@@ -62,6 +63,18 @@ class Step:
         assert self.source is not None
         return self.factors[self.source].chunks(mesh)[-2]
 
+    def peak(self, mesh: Mapping[str, int]) -> int:
+        """Elements of the largest buffer that a rank holds in the step, padding included."""
+        held, peers = list(self.slots(mesh)), mesh[self.axis]
+        if self.target is not None:
+            held[self.target] = peers * self.chunk(mesh)
+        before = prod(held)
+        if self.target is not None:
+            held[self.target] //= peers
+        if self.source is not None:
+            held[self.source] *= peers
+        return max(before, prod(held))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -72,3 +85,7 @@ class Plan:
 
     steps: tuple[Step, ...]
     elements: int
+
+    def peak(self, mesh: Mapping[str, int]) -> int:
+        """Elements of the largest buffer that a rank holds on the way; 0 if there is no way to go."""
+        return max((step.peak(mesh) for step in self.steps), default=0)

@@ -16,12 +16,14 @@ __all__ = ["counter_rng"]
 
 
 @contextmanager
-def counter_rng(seed: int) -> Iterator[None]:
+def counter_rng(seed: int | None = None) -> Iterator[None]:
     """One step of eager PyTorch whose dropout, rand, randn, bernoulli, ... draw what a compiled step draws for `seed`.
 
-    Random ops are numbered from 0 within the block, so a block holds exactly one step. Random ops that have no
-    counter-based form raise CaptureError, as they do in a capture.
+    By default that of a function's first call; call n (from 0) draws for `torch.initial_seed() + n`. Random ops are
+    numbered from 0 within the block, so a block holds exactly one step. Those that have no counter-based form raise
+    CaptureError, as they do in a capture.
     """
+    seed = torch.initial_seed() if seed is None else seed
     random = RandomOps(torch.tensor(seed, dtype=torch.int64))
     handlers = random.handlers | attention.handlers(random)
     with leaf_functions(), random.rng_state(), FunctionMode(handlers, _accept):
