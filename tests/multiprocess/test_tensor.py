@@ -92,9 +92,7 @@ def script(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_model_trains_and_meets_compiled_steps(
-    ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_trains_and_meets_compiled_steps(ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(ranks, script(tmp_path, TRAINING)) == 0, capfd.readouterr().err
     assert capfd.readouterr().out.splitlines() == ["done"] * ranks
 
@@ -108,7 +106,9 @@ def test_a_one_sided_read_raises_in_5_s(tmp_path: Path, capfd: pytest.CaptureFix
 
 def test_ranks_that_make_tensors_of_other_shapes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(2, script(tmp_path, OTHER_SHAPES)) == 1
-    assert "makes a tensor of float32[3] laid out as [3:dp], rank 1 makes a tensor of float32[4]" in capfd.readouterr().err
+    assert (
+        "makes a tensor of float32[3] laid out as [3:dp], rank 1 makes a tensor of float32[4]" in capfd.readouterr().err
+    )
 
 
 def test_ranks_that_are_seeded_apart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from samite.hal.program import Argument, Program, Result
 from samite.ir.importer import import_graph
+from samite.ir.numbers import form_and_numbers
 from samite.layout import Factor, Layout
 from samite.mesh import Mesh
 
@@ -48,4 +49,4 @@ def program(
     """The program of a function over *local* tensors that returns a tuple, with this interface."""
     inputs = [torch.empty(a.layout.local_shape(mesh), dtype=getattr(torch, a.dtype)) for a in arguments]
     module = import_graph(traced(function, *inputs).graph, mesh=mesh)
-    return Program(name, mesh, str(module), tuple(arguments), tuple(results))
+    return Program(name, mesh, str(module), tuple(arguments), tuple(results), *form_and_numbers(module.graph))

@@ -14,12 +14,12 @@ from samite.hal.driver import Communicator, StateSlot
 from samite.hal.program import Program, Result
 from samite.ir.adam import adam
 from samite.ir.sgd import sgd, sgd_momentum
-from samite.layout import Factor, Layout
+from samite.layout import Layout
 from samite.lowering import to_fx
 from samite.mesh import Mesh
 from samite.testing.conformance import ProgramSuite
+from samite_cpu.closing import Length, close
 from samite_cpu.driver import CpuDriver
-from samite_cpu.inductor import close
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 MESH = Mesh(("dp",), (2,))
@@ -91,7 +91,7 @@ def test_what_depends_on_the_rank_or_is_under_way_is_not_in_a_closed_graph() -> 
         MESH,
     )
     module, closed = close(to_fx(given), given)
-    assert closed.lengths == (Factor(7, ("dp",)),)
+    assert closed.lengths == (Length(("dp",), 7),)
     ops = {str(node.target) for node in module.graph.nodes}
     assert "samite.valid_length.default" not in ops
     assert "samite.wait.default" not in ops

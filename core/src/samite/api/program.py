@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from samite.frontend import Capture
 from samite.hal.program import Argument, Program, Result
@@ -11,6 +12,9 @@ from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.base import PassRecord
 from samite.passes.constrain import Placements
+
+if TYPE_CHECKING:
+    from samite.ir.module import Module
 
 __all__ = ["Built", "build"]
 
@@ -44,24 +48,27 @@ def build(
     from samite.api.extensions import load_rules, with_passes
     from samite.api.support import check_support
     from samite.ir.importer import import_graph
-    from samite.passes.pipeline import default_passes, run_passes
+    from samite.passes.pipeline import collector_paused, default_passes, run_passes
 
     load_rules(mesh.backends)
-    module = import_graph(
-        capture.graph.graph,
-        arguments=[(a.name, a.owner) for a in capture.arguments],
-        aliases=[r.argument for r in capture.results],
-        mesh=mesh,
-    )
-    module, records = run_passes(
-        module,
-        with_passes(default_passes(placements, layouts or {}, bucket_bytes, overlap=overlap)),
-        keep_text,
-        check=check,
-    )
+    with collector_paused():
+        module = import_graph(
+            capture.graph.graph,
+            arguments=[(a.name, a.owner) for a in capture.arguments],
+            aliases=[r.argument for r in capture.results],
+            mesh=mesh,
+        )
+        passes = with_passes(default_passes(placements, layouts or {}, bucket_bytes, overlap=overlap))
+        module, records = run_passes(module, passes, keep_text, check=check)
+        if mesh.engine != "lockstep":  # which interprets, whatever the backend
+            check_support(module.graph, mesh)
+        return Built(_program(name, mesh, capture, module), tuple(records))
+
+
+def _program(name: str, mesh: Mesh, capture: Capture, module: Module) -> Program:
+    from samite.ir.numbers import form_and_numbers
+
     graph = module.graph
-    if mesh.engine != "lockstep":  # which interprets, whatever the backend
-        check_support(graph, mesh)
     arguments = tuple(
         Argument(spec.name, spec.kind, a.type.dtype, Layout.parse(a.layout))
         for spec, a in zip(capture.arguments, graph.arguments, strict=True)
@@ -70,4 +77,4 @@ def build(
         Result(spec.name, graph.types[value].dtype, Layout.parse(layout), spec.argument)
         for spec, value, layout in zip(capture.results, graph.returns, graph.return_layouts, strict=True)
     )
-    return Built(Program(name, mesh, module.text(), arguments, results), tuple(records))
+    return Program(name, mesh, module.text(), arguments, results, *form_and_numbers(graph))

@@ -70,7 +70,10 @@ class Programs:
     def _make(self, tree: StateTree) -> tuple[Step, Origin]:
         for known in self._symbolic:
             if known.holds(tree.sizes):
-                return self._build(tree, known.at(tree.sizes)), "instance"
+                from samite.passes.pipeline import collector_paused
+
+                with collector_paused():
+                    return self._build(tree, known.at(tree.sizes)), "instance"
         step, reasons = self._with_symbols(tree, self._groups(tree))
         plain = self._without_symbols(tree) if step is None else step
         self._fix(reasons, tree)  # not before: what is wrong without symbols, too, is no reason

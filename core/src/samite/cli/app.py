@@ -119,3 +119,42 @@ def run(
     from samite.runtime.launch import run_script
 
     raise typer.Exit(run_script(ranks, str(script), arguments or []))
+
+
+_rules = typer.Typer(no_args_is_help=True)
+app.add_typer(_rules, name="rules", help="The sharding rules: what they are, and whether they are right.")
+_Pattern = Annotated[str, typer.Option("--op", metavar="PATTERN", help='Only these, as "mm" or "my_lib.*".')]
+
+
+@_rules.command("check")
+def check_rules(
+    op: _Pattern = "*",
+    full: Annotated[
+        bool, typer.Option("--full", help="All samples at all placements; takes hours for all ops.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was tried and found as JSON.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="What to draw of the samples and placements.")] = 0,
+) -> None:
+    """Try rules by brute force: shards of all kinds, partial sums, gradients, each against one device.
+
+    The exit code is 0 if all are right, else 1.
+    """
+    from samite.cli.rules import check
+
+    check(op, full=full, as_json=as_json, seed=seed)
+
+
+@_rules.command("list")
+def list_rules(op: _Pattern = "*") -> None:
+    """The rules, one a line."""
+    from samite.cli.rules import list_rules
+
+    list_rules(op)
+
+
+@_rules.command("show")
+def show_rule(op: Annotated[str, typer.Argument(metavar="OP", help='An op, as "mm" or "my_lib.scaled_sum".')]) -> None:
+    """One rule, and the calls that it is tried on."""
+    from samite.cli.rules import show
+
+    show(op)

@@ -156,6 +156,11 @@ class Executable(Protocol):
         """An artifact that `Driver.load` takes, in this or another process. Default: UnsupportedOp."""
         raise UnsupportedOp(f"{type(self).__name__} cannot be saved")
 
+    def resized(self, program: Program) -> Executable | None:
+        """An executable for a program of the same form and interface, which differs in numbers: for other sizes of
+        inputs. Default: None, it is compiled on its own."""
+        return None
+
     @abstractmethod
     def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> Bound:
         """`state` holds a slot for every state argument, in order."""

@@ -44,7 +44,9 @@ class Result:
 class Program:
     """A partitioned module (MLIR text, entry function `main`, local types) with its interface.
 
-    One module serves every rank of `mesh`: what differs is a function of `dist.axis_index`.
+    One module serves every rank of `mesh`: what differs is a function of `dist.axis_index`. `form` names the module
+    without its integers, which `numbers` are (`samite.ir.numbers`): programs for other sizes of inputs often have one
+    form, and may share an executable (`Executable.resized`). "" if that is not known.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Program:
     module: str
     arguments: tuple[Argument, ...]
     results: tuple[Result, ...]
+    form: str = ""
+    numbers: tuple[int, ...] = ()
 
     @cached_property
     def digest(self) -> str:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from samite.lowering.fx import graph_to_fx, to_fx
+from samite.lowering.sizes import Sizes
 
-__all__ = ["graph_to_fx", "to_fx"]
+__all__ = ["Sizes", "graph_to_fx", "to_fx"]

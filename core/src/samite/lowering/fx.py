@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from typing import Any, Protocol
@@ -12,9 +12,11 @@ import torch
 
 from samite.errors import UnsupportedOp, VerifyError
 from samite.ir.collectives import join_axes
-from samite.ir.context import dtype_codes
+from samite.ir.context import TensorType, dtype_codes
 from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload
 from samite.ir.module import Module
+from samite.ir.numbers import enumeration, is_number
+from samite.lowering.sizes import Sizes
 
 __all__ = ["graph_to_fx", "to_fx"]
 
@@ -29,36 +31,37 @@ class Lowerable(Protocol):
     def module(self) -> str: ...
 
 
-def to_fx(program: Lowerable) -> torch.fx.GraphModule:
+def to_fx(program: Lowerable, sizes: Sizes | None = None) -> torch.fx.GraphModule:
     """A program's module as FX: one placeholder an argument, a tuple of all results.
 
     Collectives are ops of `torch.ops.samite`. Every node has its `TensorType`s in meta["types"] and its `Source` in
-    meta["source"].
+    meta["source"]. With `sizes` the graph is that of all programs that these describe: sizes that vary are integers,
+    placeholders after the arguments, with no types and their column in meta["size"], and are so in the types of others.
     """
     module = Module.parse(program.module)
-    return graph_to_fx(module.graph, module.mesh)
+    return graph_to_fx(module.graph, module.mesh, sizes)
 
 
-def graph_to_fx(graph: Graph, mesh: Mapping[str, int]) -> torch.fx.GraphModule:
+def graph_to_fx(graph: Graph, mesh: Mapping[str, int], sizes: Sizes | None = None) -> torch.fx.GraphModule:
     """The same of a scanned function."""
     made = torch.fx.Graph()
-    values: list[Any] = []
-    for index, argument in enumerate(graph.arguments):
-        values.append(made.placeholder(f"arg{index}"))
-        values[-1].meta["types"] = (argument.type,)
+    values: list[Any] = [made.placeholder(f"arg{index}") for index in range(len(graph.arguments))]
+    numbers = _Numbers(made, sizes)
     holder = torch.nn.Module()
     for node in graph.nodes:
-        types = tuple(graph.types[r] for r in node.results)
         if node.op.name == "vtensor.literal":
             name = f"literal{sum(1 for _ in holder.buffers())}"
-            holder.register_buffer(name, _literal(node, types[0].dtype))
+            holder.register_buffer(name, _literal(node, node.op.results[0].dtype))
             call = made.get_attr(name)
         elif node.op.name == "constant.none":
+            call = None
+        else:
+            target, args, kwargs = _call(node, mesh, [values[o] for o in node.operands], numbers)
+            call = made.call_function(target, args, kwargs)
+        types = tuple(map(numbers.type, node.op.results))
+        if call is None:
             values.append(None)
             continue
-        else:
-            target, args, kwargs = _call(graph, node, mesh, [values[o] for o in node.operands])
-            call = made.call_function(target, args, kwargs)
         call.meta.update(types=types, source=node.source)
         if len(types) == 1 and not _returns_list(node):
             values.append(call)
@@ -67,36 +70,60 @@ def graph_to_fx(graph: Graph, mesh: Mapping[str, int]) -> torch.fx.GraphModule:
             part = made.call_function(operator.getitem, (call, index))
             part.meta.update(types=(type,), source=node.source)
             values.append(part)
+    for value, argument in zip(values, graph.arguments, strict=False):
+        value.meta["types"] = (numbers.type(argument.type),)
     made.output(tuple(values[r] for r in graph.returns))
     return torch.fx.GraphModule(holder, made)
 
 
+class _Numbers:
+    """What the numbers of a function are in the graph, asked for in the order of `samite.ir.numbers`: themselves, or
+    placeholders where sizes vary."""
+
+    def __init__(self, graph: torch.fx.Graph, sizes: Sizes | None) -> None:
+        self._given: Iterator[Any] | None = None
+        if sizes is not None:
+            named = [graph.placeholder(f"size{column}") for column in range(sizes.count)]
+            for column, node in enumerate(named):
+                node.meta.update(types=(), size=column)
+            pairs = zip(sizes.numbers, sizes.columns, strict=True)
+            self._given = (number if column < 0 else named[column] for number, column in pairs)
+
+    def next(self, number: int) -> Any:
+        return number if self._given is None else next(self._given)
+
+    def type(self, type: TensorType) -> TensorType:
+        return TensorType(tuple(map(self.next, type.shape)), type.dtype)
+
+
 def _call(
-    graph: Graph, node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node]
+    node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node], numbers: _Numbers
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if node.op.name.startswith("dist."):
-        return *_dist_call(node, mesh, operands), {}
+        return *_dist_call(node, mesh, operands, numbers), {}
     target = overload(_BY_VALUE.get(node.op.name, node.op.name))
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+
+    def value(argument: torch.Argument, item: Slot | Constant | ListOf) -> Any:
+        if isinstance(item, Slot):
+            return operands[item.position]
+        if isinstance(item, ListOf):
+            return [value(argument, i) for i in item.items]
+        return numbers.next(item.value) if is_number(argument, item) else item.value
+
     for argument, item in zip(target._schema.arguments, node.op.form, strict=False):
-        value = _decode(argument, _value(item, operands))
+        made = _decode(argument, value(argument, item))
         if argument.kwarg_only:
-            kwargs[argument.name] = value
+            kwargs[argument.name] = made
         else:
-            args.append(value)
+            args.append(made)
     return target, tuple(args), kwargs
 
 
-def _value(item: Slot | Constant | ListOf, operands: list[torch.fx.Node]) -> Any:
-    if isinstance(item, Slot):
-        return operands[item.position]
-    if isinstance(item, Constant):
-        return item.value
-    return [_value(i, operands) for i in item.items]
-
-
-def _dist_call(node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node]) -> tuple[Any, tuple[Any, ...]]:
+def _dist_call(
+    node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node], numbers: _Numbers
+) -> tuple[Any, tuple[Any, ...]]:
     literals = node.op.literals
     if node.op.name == "dist.transfer":
         what = f"a value goes from {literals['source']} to {literals['target']}"
@@ -104,12 +131,14 @@ def _dist_call(node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node
     if node.op.name != "dist.wait" and "axes" not in literals:
         raise VerifyError(f"{node.op.name} is of the global program; partition makes it local", where=node.source.line)
     peers = [mesh[axis] for axis in literals.get("axes", ())]
-    given = {key: list(value) if isinstance(value, tuple) else value for key, value in literals.items()} | {
+    given: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in literals.items()} | {
         "axes": join_axes(literals.get("axes", ())),
         "parts": prod(peers),
         "peers": peers,
         "pairs": [end for pair in literals.get("pairs", ()) for end in pair],
     }
+    if node.op.name == "dist.valid_length":
+        given["size"] = numbers.next(given["size"])
     target = overload(f"samite.{node.op.name.removeprefix('dist.')}")
     return target, (*operands, *(given[a.name] for a in target._schema.arguments[len(operands) :]))
 
@@ -128,11 +157,8 @@ def _enums() -> dict[str, dict[int, Any]]:
 
 
 def _decode(argument: torch.Argument, value: Any) -> Any:
-    kind = str(argument.real_type)  # `type` says int of all three
-    if isinstance(value, int) and not isinstance(value, bool):
-        for name, table in _enums().items():
-            if name in kind:
-                return table[value]
+    if isinstance(value, int) and not isinstance(value, bool) and (name := enumeration(argument)):
+        return _enums()[name][value]
     return value
 
 

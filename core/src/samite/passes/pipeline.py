@@ -21,7 +21,7 @@ from samite.passes.place import Place
 from samite.passes.traffic import collectives
 from samite.passes.verify import Verify
 
-__all__ = ["default_passes", "run_passes"]
+__all__ = ["collector_paused", "default_passes", "run_passes"]
 
 
 def default_passes(
@@ -53,7 +53,7 @@ def run_passes(
         name = min(unknown)
         raise PassMissing(f'no pass is called "{name}"', help=nearest(name, [p.name for p in passes]))
     records: list[PassRecord] = []
-    with _collector_paused():
+    with collector_paused():
         for step in passes:
             started = time.perf_counter()
             module = step.run(module)
@@ -66,9 +66,9 @@ def run_passes(
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Passes make hundreds of thousands of objects and no cycles. Each full collection they set off would walk all of
-    torch's objects too, which takes longer than the passes."""
+def collector_paused() -> Iterator[None]:
+    """For compiling, which makes hundreds of thousands of objects and few cycles. Each full collection that they set
+    off would walk all of torch's objects too, which takes longer than the passes."""
     enabled = gc.isenabled()
     gc.disable()
     try:

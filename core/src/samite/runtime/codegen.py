@@ -13,50 +13,25 @@ result. What differs between ranks are numbers (`index_tp`), which are bound whe
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, lru_cache, partial
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import fx
 
-from samite.errors import UnsupportedOp
-from samite.ir.asynchronous import arguments_of
-from samite.ir.collectives import split_axes
 from samite.ir.graph import overload
 from samite.layout import Factor
 from samite.mesh import Mesh
+from samite.runtime.writer import Collective, Writer, line_of
 
-__all__ = ["Code", "Collective", "Expression", "Main", "Statement", "Writer", "generate"]
+__all__ = ["Code", "Main", "Statement", "generate"]
 
-Main = Callable[[Sequence[torch.Tensor]], Generator[Any, Any, tuple[torch.Tensor, ...]]]
-"""A bound program: takes a step's local inputs; yields (`Collective`, tensor), is sent results, returns the outputs."""
-
-
-class Expression(str):
-    """Source text where an argument is expected, as rewritten calls use it."""
-
-
-@dataclass(frozen=True)
-class Collective:
-    """One collective of a program: a method of `Communicator` and its arguments after the tensor and the axes.
-
-    One that is only `started` gives a `samite.hal.driver.InFlight` in place of its result.
-    """
-
-    verb: str
-    axes: tuple[str, ...]
-    arguments: tuple[Any, ...]
-    where: str = ""
-    started: bool = False
-
-    def __str__(self) -> str:
-        words = (self.verb, *(str(a) for a in self.arguments), "over", ".".join(self.axes))
-        return " ".join(words) + (f" ({self.where})" if self.where else "")
+Main = Callable[[Sequence[torch.Tensor | int]], Generator[Any, Any, tuple[torch.Tensor, ...]]]
+"""A bound program: takes a step's local inputs, and sizes if it is for many; yields (`Collective`, tensor), is sent
+results, returns the outputs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +47,7 @@ class Code:
     """A program's source and what its names stand for. Picklable; needs no compiler to load.
 
     `ops` are full names ("aten.add.Tensor"); `places` are axes: the name stands for the rank's index along them;
-    `lengths` are factors: it stands for the valid length of the rank's shard.
+    `lengths` are axes, too: it stands for a function from a size to the valid length of the rank's shard of it.
     """
 
     name: str
@@ -81,18 +56,11 @@ class Code:
     ops: Mapping[str, str]
     constants: Mapping[str, Any]
     places: Mapping[str, tuple[str, ...]]
-    lengths: Mapping[str, Factor]
+    lengths: Mapping[str, tuple[str, ...]]
 
     @property
     def filename(self) -> str:
         return f"<samite program {self.name}>"
-
-    @cached_property
-    def _compiled(self) -> CodeType:
-        return compile(self.source, self.filename, "exec")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
 
     def bind(self, mesh: Mesh, rank: int, **names: Any) -> Main:
         """The program of one rank; `names` are further names that rewritten statements use.
@@ -103,9 +71,15 @@ class Code:
         namespace.update((name, overload(op)) for name, op in self.ops.items())
         namespace.update((name, mesh.peers(rank, axes).index(rank)) for name, axes in self.places.items())
         at = mesh.coordinates(rank)
-        namespace.update((name, factor.span(mesh, at)[1]) for name, factor in self.lengths.items())
-        exec(self._compiled, namespace)
+        namespace.update((name, cache(partial(_length, axes, mesh, at))) for name, axes in self.lengths.items())
+        exec(_compiled(self.source, self.filename), namespace)
         return namespace["main"]
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str, filename: str) -> CodeType:
+    """Python's own code: programs that differ in sizes alone share it."""
+    return compile(source, filename, "exec")
 
 
 def generate(
@@ -113,9 +87,9 @@ def generate(
 ) -> Code:
     """The source of a local program of aten ops, custom ops and the collectives of `samite.ir.collectives`.
 
-    It takes the placeholders' values in order and returns the tuple of the graph's outputs. `rewritten` writes the
-    right-hand side of single nodes in another way. Raises UnsupportedOp for a node that is neither a torch op, a
-    constant nor `operator.getitem`.
+    It takes the placeholders' values in order, integers perhaps among them, and returns the tuple of the graph's
+    outputs. `rewritten` writes the right-hand side of single nodes in another way. Raises UnsupportedOp for a node that
+    is neither a torch op, a constant nor `operator.getitem`.
     """
     graph, rewritten = module.graph, rewritten or {}
     writer = Writer(module)
@@ -132,13 +106,17 @@ def generate(
         else:
             call = rewritten[node](writer) if node in rewritten else writer.call(node)
             lines.append(f"    {node.name} = {call}" + "".join(f"; del {value.name}" for value in last[node]))
-        statements.append(Statement(str(node.target), _where(node)))
+        statements.append(Statement(str(node.target), line_of(node)))
     if not any(isinstance(value, Collective) for value in writer.constants.values()):
         lines.append("    yield")  # never reached: makes it a generator all the same
         statements.append(Statement())
     return Code(
         name, "\n".join(lines) + "\n", tuple(statements), writer.ops, writer.constants, writer.places, writer.lengths
     )
+
+
+def _length(axes: tuple[str, ...], mesh: Mesh, at: Mapping[str, int], size: int) -> int:
+    return Factor(size, axes).span(mesh, at)[1]
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
@@ -149,140 +127,3 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
         last[node] = [value for value in dict.fromkeys((node, *node.all_input_nodes)) if value not in seen]
         seen.update(last[node])
     return last
-
-
-class Writer:
-    """Spells nodes and their arguments, and keeps what the names that it makes up stand for."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        self.ops: dict[str, str] = {}
-        self.constants: dict[str, Any] = {}
-        self.places: dict[str, tuple[str, ...]] = {}
-        self.lengths: dict[str, Factor] = {}
-        self._module = module
-        self._taken = {node.name for node in module.graph.nodes}
-
-    def call(self, node: fx.Node) -> str:
-        """The right-hand side of a node's statement."""
-        if node.op == "get_attr":
-            return self.constant(_attribute(self._module, str(node.target)), "literal")
-        if node.target is operator.getitem:
-            return f"{self.literal(node.args[0])}[{self.literal(node.args[1])}]"
-        op: Any = node.target
-        if not isinstance(op, torch._ops.OpOverload):
-            raise UnsupportedOp(f"{op} is not a torch op", where=_where(node))
-        if op.namespace == "samite" and op._opname in _SPECIAL:
-            return _SPECIAL[op._opname](self, node)
-        return self.apply(op, node.args, node.kwargs)
-
-    def apply(self, op: torch._ops.OpOverload, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
-        """A call of `op`; arguments are as a node has them."""
-        words = [self.literal(value) for value in arguments]
-        words += [f"{key}={self.literal(value)}" for key, value in keywords.items()]
-        name = self._free(str(op).replace(".", "_"))
-        self.ops[name] = str(op)
-        return f"{name}({', '.join(words)})"
-
-    def literal(self, value: Any) -> str:
-        """An argument: a value's name, a literal, or the name of a constant."""
-        if isinstance(value, fx.Node):
-            return value.name
-        if isinstance(value, Expression):
-            return value
-        if isinstance(value, (list, tuple)):
-            return "[" + ", ".join(self.literal(item) for item in value) + "]"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f'float("{value}")'
-        if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)):
-            return repr(value)
-        return self.constant(value, "constant")
-
-    def constant(self, value: Any, stem: str) -> str:
-        name = self._free(f"{stem}_{len(self.constants)}")
-        self.constants[name] = value
-        return name
-
-    def place(self, axes: tuple[str, ...]) -> str:
-        """The name of this rank's index along `axes`."""
-        name = self._free("index_" + "_".join(axes))
-        self.places[name] = axes
-        return name
-
-    def length(self, factor: Factor) -> str:
-        """The name of the valid length of this rank's shard of a factor."""
-        name = self._free(f"valid_{factor.size}_{'_'.join(factor.axes)}")
-        self.lengths[name] = factor
-        return name
-
-    def _free(self, name: str) -> str:
-        while name in self._taken:
-            name += "_"
-        return name
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
-
-
-def _where(node: fx.Node) -> str:
-    source = node.meta.get("source")  # `samite.ir.graph.Source`, if the graph came from a module
-    return source.line if source else ""
-
-
-def _arguments(node: fx.Node) -> list[Any]:
-    """A samite op's arguments by position: their schemas have neither defaults nor keyword-only arguments."""
-    op: Any = node.target
-    return [*node.args, *(node.kwargs[argument.name] for argument in op._schema.arguments[len(node.args) :])]
-
-
-def _collective(writer: Writer, node: fx.Node) -> str:
-    op: Any = node.target
-    x, axes, *rest = _arguments(node)
-    if op._opname == "permute":
-        rest = [tuple(zip(rest[0][::2], rest[0][1::2], strict=True))]
-    elif op._opname != "all_reduce":
-        rest.pop()  # `parts` is what the mesh says; the communicator knows it
-    site = Collective(op._opname, split_axes(axes), tuple(rest), _where(node))
-    return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"
-
-
-def _start(writer: Writer, node: fx.Node) -> str:
-    x, verb, axes, dims, pairs, reduce_type, *_ = _arguments(node)
-    arguments = arguments_of(verb, dims, list(zip(pairs[::2], pairs[1::2], strict=True)), reduce_type)
-    arguments = tuple(tuple(value) if isinstance(value, list) else value for value in arguments)
-    site = Collective(verb, split_axes(axes), arguments, _where(node), started=True)
-    return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"
-
-
-def _wait(writer: Writer, node: fx.Node) -> str:
-    (under_way,) = _arguments(node)
-    return f"{writer.literal(under_way)}.wait()"
-
-
-def _axis_index(writer: Writer, node: fx.Node) -> str:
-    (axes,) = _arguments(node)
-    return f"torch.tensor({writer.place(split_axes(axes))})"
-
-
-def _valid_length(writer: Writer, node: fx.Node) -> str:
-    axes, size, _ = _arguments(node)
-    return f"torch.tensor({writer.length(Factor(size, split_axes(axes)))})"
-
-
-def _shard(writer: Writer, node: fx.Node) -> str:
-    x, axes, dim, parts = _arguments(node)
-    x, index = writer.literal(x), writer.place(split_axes(axes))
-    # Contiguous, because some kernels (native_layer_norm_backward) misread strided operands.
-    return f"{x}.narrow({dim}, {index} * ({x}.shape[{dim}] // {parts}), {x}.shape[{dim}] // {parts}).contiguous()"
-
-
-_SPECIAL: dict[str, Callable[[Writer, fx.Node], str]] = {
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"), _collective),
-    "start": _start,
-    "wait": _wait,
-    "axis_index": _axis_index,
-    "valid_length": _valid_length,
-    "shard": _shard,
-}

@@ -23,6 +23,7 @@ from samite.mesh import Mesh
 from samite.runtime.arguments import check_argument, check_layout, missing_buffer
 from samite.runtime.finished import Finished
 from samite.runtime.sharding import assemble, lay
+from samite.runtime.shared import Shared
 
 __all__ = ["InProcess", "InProcessWorkers", "Plugin"]
 
@@ -67,12 +68,13 @@ class InProcessWorkers:
     def __init__(self, mesh: Mesh, rank: int = 0, communicator: Communicator | None = None) -> None:
         self.mesh, self.rank, self.communicator = mesh, rank, communicator
         self._driver = plugins.driver(mesh.backends[0])
+        self._shared = Shared(self._driver)
         self._programs: list[_Loaded] = []
         self._buffers: dict[int, Slot] = {}
 
     def load(self, program: Program, options: Mapping[str, Any]) -> int:
         devices = self._driver.devices()
-        executable = self._driver.compile(program, [devices[self.rank % len(devices)]], options)
+        executable = self._shared.compile(program, [devices[self.rank % len(devices)]], options)
         self._programs.append(_Loaded(program, executable))
         return len(self._programs) - 1
 

@@ -14,8 +14,9 @@ import torch
 from samite.errors import CollectiveMismatch, OutOfMemory, SamiteError, WorkerError
 from samite.hal.driver import Arrived, Communicator, InFlight
 from samite.mesh import Mesh
-from samite.runtime.codegen import Code, Collective, Expression, Main, Writer, generate
+from samite.runtime.codegen import Code, Main, generate
 from samite.runtime.joint import REDUCE, compute
+from samite.runtime.writer import Collective, Expression, Writer
 
 __all__ = [
     "REDUCE",
@@ -32,7 +33,7 @@ __all__ = [
 
 
 def run(
-    main: Main, inputs: Sequence[torch.Tensor], communicator: Communicator | None, code: Code, rank: int
+    main: Main, inputs: Sequence[torch.Tensor | int], communicator: Communicator | None, code: Code, rank: int
 ) -> tuple[torch.Tensor, ...]:
     """One step of one rank. `communicator` may be None if the program has no collectives.
 
@@ -56,7 +57,7 @@ def run(
 
 
 def run_lockstep(
-    mains: Sequence[Main], inputs: Sequence[Sequence[torch.Tensor]], mesh: Mesh, code: Code
+    mains: Sequence[Main], inputs: Sequence[Sequence[torch.Tensor | int]], mesh: Mesh, code: Code
 ) -> list[tuple[torch.Tensor, ...]]:
     """One step of every rank of a mesh, advanced together from collective to collective; outputs in rank order.
 

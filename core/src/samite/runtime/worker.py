@@ -25,6 +25,7 @@ from samite.runtime.arena import Location, view
 from samite.runtime.board import Board, Sequenced
 from samite.runtime.channel import Channel
 from samite.runtime.messages import Assignment, Failure, Frame, Interface
+from samite.runtime.shared import Shared
 from samite.runtime.slots import Slots
 
 __all__ = ["Worker", "serve"]
@@ -94,6 +95,7 @@ class Worker:
             self._communicator = Sequenced(self._driver.communicator(group), board.rows[self.rank])
         self._memory: dict[int, torch.Tensor] = {}
         self._executables: dict[int, Executable] = {}  # compiled here, not yet loaded
+        self._shared = Shared(self._driver)
         self._programs: dict[int, _Loaded] = {}
 
     def answer(self, verb: str, arguments: Sequence[Any], fds: Sequence[int]) -> tuple[Any, ...] | None:
@@ -112,7 +114,7 @@ class Worker:
             return "failed", Failure.of(error, self.rank, step, inside)
 
     def _compile(self, program: int, given: Program, options: Mapping[str, Any]) -> tuple[Any, ...]:
-        executable = self._executables[program] = self._driver.compile(given, [self._device()], options)
+        executable = self._executables[program] = self._shared.compile(given, [self._device()], options)
         try:
             return "compiled", program, executable.save()
         except UnsupportedOp:
@@ -131,7 +133,7 @@ class Worker:
             executable = self._driver.load(artifact, [self._device()])
         elif executable is None:
             assert given is not None, "without an artifact the program comes along"
-            executable = self._driver.compile(given, [self._device()], options)
+            executable = self._shared.compile(given, [self._device()], options)
         state = [
             (getattr(torch, dtype), shape)
             for (dtype, shape), is_state in zip(interface.arguments, interface.state, strict=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from samite.hal.driver import Communicator, Event, Executable, StateSlot
 from samite.hal.program import Program
-from samite.lowering import to_fx
+from samite.lowering import Sizes, to_fx
 from samite.mesh import Mesh
 from samite.runtime.interpreter import Code, Main, generate, run
 from samite_cpu.reuse import plan
@@ -60,18 +61,37 @@ class Interface:
 
 
 class AtenExecutable(Executable):
-    """A program as source. Its artifact holds names of ops and literals, so loading it needs no compiler."""
+    """A program as source. Its artifact holds names of ops and literals, so loading it needs no compiler.
 
-    def __init__(self, code: Code, interface: Interface) -> None:
-        self._code, self._interface = code, interface
+    What is made for a second program of one form takes the sizes in which the two differ as arguments, and serves all
+    others that differ in these: `sizes` describes them, and `values` are this program's.
+    """
+
+    def __init__(
+        self, code: Code, interface: Interface, sizes: Sizes | None = None, values: tuple[int, ...] = ()
+    ) -> None:
+        self._code, self._interface, self._sizes, self._values = code, interface, sizes, values
+        self._program: Program | None = None  # that it was compiled from, here
 
     @classmethod
     def compile(cls, program: Program) -> AtenExecutable:
-        module = to_fx(program)
-        return cls(generate(module, program.name, plan(module, program)), Interface.of(program))
+        made = cls(_generate(program, None), Interface.of(program))
+        made._program = program
+        return made
+
+    def resized(self, program: Program) -> AtenExecutable | None:
+        code, sizes = self._code, self._sizes
+        if sizes is None and self._program is not None:
+            sizes = Sizes.of(self._program.numbers, program.numbers)
+            code = _generate(program, sizes)
+        values = None if sizes is None else sizes.values(program.numbers)
+        return None if values is None else AtenExecutable(code, self._interface, sizes, values)
 
     def save(self) -> bytes:
         return pickle.dumps(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_program": None}
 
     def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> _Bound:
         slots = list(state)
@@ -82,7 +102,12 @@ class AtenExecutable(Executable):
             return torch.empty_like(slots[index].value) if memory is None else memory
 
         main = self._code.bind(self._interface.mesh, rank, spare=spare)
-        return _Bound(self._code, self._interface, main, slots, communicator, rank)
+        return _Bound(self._code, self._interface, main, slots, communicator, rank, self._values)
+
+
+def _generate(program: Program, sizes: Sizes | None) -> Code:
+    module = to_fx(program, sizes)
+    return generate(module, program.name, plan(module, program))
 
 
 @dataclass
@@ -93,11 +118,12 @@ class _Bound:
     slots: list[StateSlot]
     communicator: Communicator | None
     rank: int
+    sizes: tuple[int, ...]
 
     def run(self, inputs: Sequence[torch.Tensor], wait: Sequence[Event] = ()) -> tuple[list[torch.Tensor], Event]:
         for event in wait:
             event.wait()
-        arguments = self.interface.arguments(self.slots, inputs)
+        arguments = [*self.interface.arguments(self.slots, inputs), *self.sizes]
         with torch.no_grad():
             outputs = run(self.main, arguments, self.communicator, self.code, self.rank)
         return self.interface.settle(self.slots, outputs), Ready()

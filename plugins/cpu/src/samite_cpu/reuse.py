@@ -90,7 +90,7 @@ def plan(module: fx.GraphModule, program: Program) -> Rewritten:
         if node in spares:
             rewritten[node] = _into(node, OUT[name], Expression(f"spare({spares[node]})"))
             continue
-        for operand in node.all_input_nodes:
+        for operand in _tensors(node):
             if _types(operand) == _types(node) and memory.free_after(operand, position, node):
                 rewritten[node] = _into(node, OUT[name], operand)
                 memory.merge(operand, node)
@@ -113,10 +113,10 @@ class _Memory:
             elif _is_fresh(node):
                 self._owners.add(node)
             else:
-                for operand in node.all_input_nodes:
+                for operand in _tensors(node):
                     self.merge(operand, node)
         for position, node in enumerate(nodes):
-            for operand in node.all_input_nodes:
+            for operand in _tensors(node):
                 self._last[self._root(operand)] = position
 
     def merge(self, one: fx.Node, other: fx.Node) -> None:
@@ -136,7 +136,7 @@ class _Memory:
             and root not in self._foreign
             and self._last[root] == position
             # A view of `value` beside it would be overwritten while it is read.
-            and all(other is value or self._root(other) is not root for other in reader.all_input_nodes)
+            and all(other is value or self._root(other) is not root for other in _tensors(reader))
         )
 
     def _root(self, node: fx.Node) -> fx.Node:
@@ -197,6 +197,11 @@ def _update_into(node: fx.Node, places: list[int]) -> Callable[[Writer], str]:
     into = "".join(f"spare({place}), " for place in places)
     update, arguments = _UPDATES[node.target], list(node.args)
     return lambda writer: f"{writer.constant(update, 'update')}(({into}), {', '.join(map(writer.literal, arguments))})"
+
+
+def _tensors(node: fx.Node) -> list[fx.Node]:
+    """The operands of a node, but for sizes."""
+    return [operand for operand in node.all_input_nodes if _types(operand)]
 
 
 def _name(node: fx.Node) -> str:

@@ -46,15 +46,25 @@ def _size(value: Value, dim: int) -> int:
 @family(keeps=True)
 def whole_pointwise(pool: Pool) -> str:
     x = pool.real()
-    return pool.one_of(f"-{x}", f"{x}.abs()", f"{x}.relu()", f"{x} * 2", f"{x} - 1", f"1 - {x}", f"{x}.clamp(-3, 5)")
+    return pool.one_of(f"-{x}", f"{x} * 2", f"{x} - 1", f"1 - {x}", f"{x}.square()")
+
+
+@family(keeps=True)
+def bent(pool: Pool) -> str:
+    """Their gradients jump."""
+    x = pool.exact()
+    y = pool.beside(x, exact=True)
+    return pool.one_of(
+        f"{x}.abs()", f"{x}.relu()", f"{x}.clamp(-3, 5)", f"torch.maximum({x}, {y})", f"torch.minimum({x}, {y})"
+    )
 
 
 @family(keeps=False)
 def smooth(pool: Pool) -> str:
     x = pool.real()
     return pool.one_of(
-        f"{x}.tanh()", f"{x}.sin()", f"{x}.sigmoid()", f"F.gelu({x})", f"F.silu({x})", f"{x}.clamp(max=3).exp()",
-        f"({x} * {x} + 1).sqrt()", f"({x}.abs() + 1).log()", f"1 / ({x}.abs() + 1)", f"{x} / 3", f"F.softplus({x})",
+        f"{x}.tanh()", f"{x}.sin()", f"{x}.sigmoid()", f"F.gelu({x})", f"F.silu({x})", f"{x}.tanh().exp()",
+        f"({x} * {x} + 1).sqrt()", f"({x} * {x} + 1).log()", f"1 / ({x} * {x} + 1)", f"{x} / 3", f"F.softplus({x})",
     )  # fmt: skip
 
 
@@ -62,13 +72,14 @@ def smooth(pool: Pool) -> str:
 def pair(pool: Pool) -> str:
     x = pool.real()
     y = pool.beside(x)
-    return pool.one_of(f"{x} + {y}", f"{x} - {y}", f"{x} * {y}", f"torch.maximum({x}, {y})", f"torch.minimum({x}, {y})")
+    return pool.one_of(f"{x} + {y}", f"{x} - {y}", f"{x} * {y}")
 
 
 @family(keeps=False)
 def quotient(pool: Pool) -> str:
     x = pool.real()
-    return f"{x} / ({pool.beside(x)}.abs() + 1)"
+    y = pool.beside(x)
+    return f"{x} / ({y} * {y} + 1)"
 
 
 @family(keeps=True)
@@ -202,7 +213,7 @@ def part(pool: Pool) -> str:
 
 @family(keeps=True)
 def cut(pool: Pool) -> str:
-    x = pool.with_dims()
+    x = pool.real(lambda value: value.ndim > 0 and 0 not in value.shape)  # fakes of torch 2.11 cannot cut nothing
     dim = pool.dim(x)
     if pool.flip():
         return f"{x}.chunk({pool.number(1, 4)}, {dim})[0]"

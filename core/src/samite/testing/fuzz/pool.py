@@ -71,10 +71,12 @@ class Pool:
     def with_dims(self, least: int = 1) -> Value:
         return self.real(lambda value: value.ndim >= least)
 
-    def beside(self, other: Value) -> Value:
+    def beside(self, other: Value, *, exact: bool = False) -> Value:
         """A floating value that broadcasts with another; that itself always does."""
 
         def broadcasts(value: Value) -> bool:
+            if exact and not value.exact:
+                return False
             try:
                 return torch.broadcast_shapes(value.shape, other.shape).numel() <= LARGEST
             except RuntimeError:

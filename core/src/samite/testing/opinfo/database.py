@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.utils._pytree as pytree
 
 from samite.errors import ConfigError
 from samite.testing.opinfo.calls import OpCall
@@ -69,7 +70,7 @@ def generator_of(name: str, seed: int) -> tuple[torch.Generator, random.Random]:
 
 
 def samples(name: str, dtype: torch.dtype, limit: int, seed: int = 0) -> Iterator[Drawn]:
-    """Up to `limit` samples of an entry, the first one and others drawn from those that it has."""
+    """Up to `limit` samples of an entry: one with the most dims to split, and others drawn from those that it has."""
     entry = entries()[name]
     learn = dtype in entry.supported_backward_dtypes("cpu") if entry.supports_autograd else False
     with torch.random.fork_rng(devices=[]):
@@ -77,9 +78,10 @@ def samples(name: str, dtype: torch.dtype, limit: int, seed: int = 0) -> Iterato
         drawn = entry.sample_inputs("cpu", dtype, requires_grad=learn, set_seed=False)
         kept = [s for s in itertools.islice(drawn, SEEN) if _fits(s)]
     _, chance = generator_of(f"{name} {dtype}", seed)
-    others = sorted(chance.sample(range(1, len(kept)), min(limit, len(kept)) - 1)) if kept else []
+    places = sorted(range(len(kept)), key=lambda i: -_dims(kept[i]))
+    others = chance.sample(places[1:], max(min(limit, len(kept)) - 1, 0))
     defined = not any(fnmatchcase(name, pattern) for pattern in UNDEFINED)
-    for sample in [*kept[:1], *(kept[i] for i in others)]:
+    for sample in (kept[i] for i in [*places[: min(limit, 1)], *others]):
         call = OpCall.of(_unseeded(entry.op), (sample.input, *sample.args), sample.kwargs, defined)
         yield Drawn(call, sample.output_process_fn_grad)
 
@@ -99,7 +101,13 @@ def _unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fits(sample: Any) -> bool:
-    import torch.utils._pytree as pytree
+    return all(x.numel() <= LARGEST for x in _tensors(sample))
 
+
+def _dims(sample: Any) -> int:
+    return sum(x.dim() for x in _tensors(sample))
+
+
+def _tensors(sample: Any) -> list[torch.Tensor]:
     leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-    return all(x.numel() <= LARGEST for x in leaves if isinstance(x, torch.Tensor))
+    return [x for x in leaves if isinstance(x, torch.Tensor)]

@@ -67,17 +67,20 @@ def _drive(
             if line:
                 done.put(Record.from_json(json.loads(line)))
                 continue
-            worker.kill()
-            code = worker.wait()
+            if line is None:
+                worker.kill()
+                why = f"took more than {seconds:.0f} s"
+            else:
+                why = f"the process died (exit code {worker.wait()})"
             record = Record(name)
-            why = f"took more than {seconds:.0f} s" if code == -9 else f"the process died (exit code {code})"
             record.samite.add(Outcome("crashed", why), "forward", "", "")
             done.put(record)
+            worker.communicate()
             worker = None
     finally:
         if worker is not None:
             worker.kill()
-            worker.wait()
+            worker.communicate()
 
 
 def _start(effort: Effort) -> subprocess.Popen[str]:
@@ -88,8 +91,8 @@ def _start(effort: Effort) -> subprocess.Popen[str]:
     )
 
 
-def _ask(worker: subprocess.Popen[str], name: str, seconds: float) -> str:
-    """The worker's line, or "" if it died or took too long."""
+def _ask(worker: subprocess.Popen[str], name: str, seconds: float) -> str | None:
+    """The worker's line; "" if it died, None if it takes too long."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
@@ -98,7 +101,7 @@ def _ask(worker: subprocess.Popen[str], name: str, seconds: float) -> str:
     except BrokenPipeError:
         return ""
     ready, _, _ = select.select([worker.stdout], [], [], seconds)
-    return worker.stdout.readline() if ready else ""
+    return worker.stdout.readline() if ready else None
 
 
 def work(lines: Iterable[str], effort: Effort) -> Iterator[str]:

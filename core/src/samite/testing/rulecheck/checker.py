@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -17,7 +18,7 @@ from samite.mesh import Mesh
 from samite.rules import rules
 from samite.rules.binding import bind
 from samite.rules.planning import OpPlan, plan_between, plan_op
-from samite.testing.rulecheck.gradients import gradient_of
+from samite.testing.rulecheck.gradients import Gradient, gradient_of
 from samite.testing.rulecheck.missing import describe, works_locally
 from samite.testing.rulecheck.placements import layouts_of
 from samite.testing.rulecheck.report import Finding, OpChecked, Report
@@ -28,7 +29,7 @@ __all__ = ["check_rules"]
 
 MESHES: tuple[Mapping[str, int], ...] = ({"a": 2}, {"a": 3}, {"a": 2, "b": 2})
 GRADIENTS = 3
-"""Placements of a sample and mesh at which its gradient is tried; each compiles a program."""
+"""Placements of a sample and mesh at which its gradient is tried if nothing else is said; each compiles a program."""
 
 
 def check_rules(
@@ -37,15 +38,15 @@ def check_rules(
     samples: Mapping[str, Sequence[Sample]] | None = None,
     limit: int | None = 64,
     seed: int = 0,
-    gradients: bool = True,
+    gradients: int = GRADIENTS,
     missing: bool = True,
 ) -> Report:
     """Try the rules of `ops` ("aten.mm"; default: all that have samples) on `meshes`.
 
     Every sample is tried at every combination of operand layouts and wished result layouts, or, if there are more, at
-    `limit` of them drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` also takes
-    each op forward and backward at a few placements; `missing` looks for placements that rules could have, on the first
-    mesh. Raises RuleError for an op without a rule or without a sample.
+    `limit` of them drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` is
+    at how many placements each op is also taken forward and backward; `missing` looks for placements that rules could
+    have, on the first mesh. Raises RuleError for an op without a rule or without a sample.
     """
     from samite.testing.rulecheck.samples import all_samples
 
@@ -63,8 +64,7 @@ def check_rules(
             report.ops[name].samples += 1
             for mesh in (Mesh(tuple(m), tuple(m.values())) for m in meshes):
                 trial.forward(mesh)
-                if gradients:
-                    trial.gradient(mesh)
+                trial.gradient(mesh, gradients)
             if missing and meshes:
                 trial.missing(Mesh(tuple(meshes[0]), tuple(meshes[0].values())))
     return report
@@ -130,17 +130,22 @@ class _Trial:
                     self.report.wrong.append(self.found(mesh, case, problem))
                     break
 
-    def gradient(self, mesh: Mesh) -> None:
-        made = gradient_of(self.sample.op, self.args, self.kwargs, self.generator) if self.sample.gradient else None
+    def gradient(self, mesh: Mesh, placements: int) -> None:
+        made = self._gradient if placements else None
         if made is None:
             return
         types = [a.type for a in made.graph.arguments]
-        for _ in range(GRADIENTS):
+        for _ in range(placements):
             layouts = [self.chance.choice(layouts_of(t, mesh, owed=False)) for t in types]
             self.checked.gradients += 1
             problem = made.run(layouts, mesh, self.generator)
             if problem:
                 self.report.wrong.append(self.found(mesh, ", ".join(map(str, layouts)), f"gradient: {problem}"))
+
+    @cached_property
+    def _gradient(self) -> Gradient | None:
+        wanted = self.sample.gradient
+        return gradient_of(self.sample.op, self.args, self.kwargs, self.generator) if wanted else None
 
     def missing(self, mesh: Mesh) -> None:
         if self.sample.trusting or self.bound.rule.view is not None:

@@ -53,7 +53,7 @@ class Gradient:
 
 
 def gradient_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], generator: torch.Generator) -> Gradient | None:
-    """The gradient of a call, or None if it has none."""
+    """The gradient of a call, or None if it has none or torch has not written it."""
     tensors = tensors_of(args, kwargs)
     learned = [i for i, x in enumerate(tensors) if x.is_floating_point() or x.is_complex()]
     if not learned:
@@ -81,7 +81,12 @@ def gradient_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], generator:
             gradients = torch.autograd.grad(ys, wanted, inputs[len(tensors) :], materialize_grads=True)
         return (*(y.detach() for y in ys), *gradients)
 
-    return Gradient(step, [*tensors, *cotangents])
+    try:
+        return Gradient(step, [*tensors, *cotangents])
+    except RuntimeError as error:
+        if "is not implemented" not in str(error):
+            raise
+        return None
 
 
 def _trace(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Graph:

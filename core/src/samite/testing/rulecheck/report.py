@@ -48,6 +48,12 @@ class Report:
     def ok(self) -> bool:
         return not self.wrong
 
+    def merge(self, other: Report) -> None:
+        """Take in what was found of other ops."""
+        self.ops.update(other.ops)
+        self.wrong += other.wrong
+        self.missing += other.missing
+
     def raise_wrong(self) -> None:
         """Raises RuleError that shows the first wrong placements."""
         if self.wrong:
