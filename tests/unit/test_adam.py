@@ -29,17 +29,21 @@ def numbers(group: dict[str, Any]) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_it_is_the_update_of_torch(kind: type, options: dict[str, Any], dtype: torch.dtype) -> None:
-    parameter = nn.Parameter(torch.randn(7, 5, dtype=dtype))
+@pytest.mark.parametrize(
+    "kind, shape", [(torch.optim.Adam, (7, 5)), (torch.optim.AdamW, (7, 5)), (torch.optim.AdamW, ())]
+)
+def test_it_is_the_update_of_torch(
+    kind: type, shape: tuple[int, ...], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    parameter = nn.Parameter(torch.randn(shape, dtype=dtype))
     optimizer = kind([parameter], lr=0.05, **options)
     group = optimizer.param_groups[0]
     flags = (group["weight_decay"] != 0, kind is torch.optim.AdamW, group["maximize"])
     update, moments = (amsgrad, 3) if group["amsgrad"] else (adam, 2)
-    mine, state = parameter.detach().clone(), [torch.zeros(7, 5, dtype=dtype) for _ in range(moments)]
+    mine, state = parameter.detach().clone(), [torch.zeros(shape, dtype=dtype) for _ in range(moments)]
     for step in range(1, 4):
         group["lr"], group["betas"] = 0.05 / step, (group["betas"][0] * 0.9, group["betas"][1])
-        parameter.grad = torch.randn(7, 5, dtype=dtype)
+        parameter.grad = torch.randn(shape, dtype=dtype)
         operands = (mine, parameter.grad, *state, torch.tensor(float(step)), numbers(group), *flags)
         updated, reference = update(*operands), adam_reference(*operands)
         optimizer.step()

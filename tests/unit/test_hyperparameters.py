@@ -248,6 +248,21 @@ def test_a_compiled_function_keys_what_was_read() -> None:
     assert_same_state((model, optimizer), (plain, other), 1e-5)
 
 
+@pytest.mark.parametrize("make", [lambda p: SGD(p, lr=0.1, momentum=0.9), AdamW], ids=["sgd", "adamw"])
+def test_repeats_are_recognised_while_schedulers_step(make: Callable[[Any], Optimizer]) -> None:
+    model = MLP()
+    optimizer = make(model.parameters())
+    scheduler, trees = one_cycle(optimizer), Trees(train_step)
+    optimizer._opt_called = True  # as after a step
+    tree, key = trees.of((model, optimizer, *rows()), {})
+    numbers = tree.leaf("optimizer.param_groups.0.numbers")
+    for _ in range(3):
+        before = numbers.get()
+        scheduler.step()
+        assert trees.of((model, optimizer, *rows()), {})[1] is key, "the tree was built again"
+        assert not torch.equal(numbers.get(), before)
+
+
 def test_repeats_look_at_what_was_read() -> None:
     model = MLP()
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -295,6 +310,27 @@ class Functional(Optimizer):
                 params, grads, buffers, weight_decay=0.1, momentum=0.9, lr=group["lr"], dampening=group["damping"],
                 nesterov=False, maximize=False,
             )  # fmt: skip
+
+
+def test_what_the_ops_do_not_do_is_compiled_in() -> None:
+    """Complex parameters go torch.optim's own way, in Python's numbers."""
+
+    def step(weight: nn.Parameter, optimizer: Optimizer, x: Tensor) -> None:
+        (weight * x).abs().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    weight, x = nn.Parameter(torch.randn(5, dtype=torch.complex64)), torch.randn(5, dtype=torch.complex64)
+    for optimizer, change, read in (
+        (
+            SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.1),
+            {"momentum": 0.5},
+            {"momentum", "dampening", "weight_decay"},
+        ),
+        (AdamW([weight], eps=1e-3), {"betas": 0.9, "lr": 0.5}, {"betas", "eps", "weight_decay"}),
+    ):
+        replay = check_steps(step, (weight, optimizer, x), programs=3, between=vary(**change))
+        assert replay.read == {("optimizer", 0, key) for key in read}
 
 
 def test_numbers_from_elsewhere_are_packed() -> None:
@@ -346,6 +382,7 @@ def group_under_capture() -> tuple[Group, list[str]]:
     (lambda g: {**g}["momentum"], {"momentum", "dampening", "weight_decay"}),
     (lambda g: dict(g.items()), {"momentum", "dampening", "weight_decay"}),
     (lambda g: list(g.values()), {"momentum", "dampening", "weight_decay"}),
+    (lambda g: g.copy(), {"momentum", "dampening", "weight_decay"}),
 ])  # fmt: skip
 def test_groups_note_what_is_read(read: Callable[[Group], Any], noted: set[str]) -> None:
     group, found = group_under_capture()

@@ -108,6 +108,24 @@ DRAWS: list[tuple[str, Callable[[Tensor], Any]]] = [
     ("dropout_", lambda x: F.dropout(x.clone(), 0.3, inplace=True)),
     ("bfloat16", lambda x: (torch.rand(4096, dtype=torch.bfloat16), torch.rand(4096, dtype=torch.float16))),
     ("init", lambda x: torch.nn.init.kaiming_uniform_(torch.empty(8, 8))),
+    (
+        "normal",
+        lambda x: (torch.normal(x, 2.0), torch.normal(0.5, x), torch.normal(x, x), torch.normal(1, 2.0, (3, 4))),
+    ),
+    ("exponential_", lambda x: (torch.empty(9, 9).exponential_(), x.clone().exponential_(lambd=3.0))),
+    ("geometric_", lambda x: (torch.empty(9).geometric_(0.3), torch.empty(9, dtype=torch.int64).geometric_(p=1.0))),
+    ("cauchy_", lambda x: torch.empty(9, dtype=torch.float64).cauchy_(1.0, sigma=0.5)),
+    ("log_normal_", lambda x: torch.empty(9, 9).log_normal_(mean=0.5)),
+    ("multinomial", lambda x: (torch.multinomial(x, 5), x[3].multinomial(9, True), torch.multinomial(x, 1))),
+    ("randperm", lambda x: (torch.randperm(9), torch.randperm(5, dtype=torch.int32))),
+    ("randint_like", lambda x: (torch.randint_like(x, 7), torch.randint_like(x, -3, high=3, dtype=torch.int64))),
+    ("rrelu", lambda x: (F.rrelu(x - 0.5, training=True), F.rrelu(x - 0.5), F.rrelu(x - 1, 0.1, 0.2, True, True))),
+    (
+        "alpha_dropout",
+        lambda x: (F.alpha_dropout(x, 0.4, True), F.alpha_dropout(x, 0.4), F.alpha_dropout(x, 1.0, True)),
+    ),
+    ("feature_alpha_dropout", lambda x: F.feature_alpha_dropout(x.view(4, 4, 16, 16), 0.5, True, inplace=True)),
+    ("gumbel_softmax", lambda x: F.gumbel_softmax(x, hard=True)),
     ("distribution", lambda x: torch.distributions.Normal(x, 1.0).rsample()),
 ]
 
@@ -133,6 +151,59 @@ def test_distributions() -> None:
     assert abs(integers.float().mean() - 3.5) < 0.02
     for dtype in (torch.bfloat16, torch.float16):
         assert under(1, lambda dtype=dtype: torch.rand(big, dtype=dtype)).max() < 1
+
+
+def test_distributions_of_logarithms_and_ratios() -> None:
+    """At three points, the share of the numbers that are smaller is what the distribution function says."""
+    big, points = 200_000, torch.tensor([0.5, 1.0, 3.0])
+    for draw, shares in (
+        (lambda x: x.exponential_(2.0), 1 - (-2 * points).exp()),
+        (lambda x: x.cauchy_(0.5, 2.0), 0.5 + ((points - 0.5) / 2).atan() / math.pi),
+        (lambda x: x.log_normal_(0.3, 0.8), torch.special.ndtr((points.log() - 0.3) / 0.8)),
+        (lambda x: x.geometric_(0.3), 1 - 0.7 ** points.floor()),
+    ):
+        drawn = under(1, lambda draw=draw: draw(torch.empty(big)))
+        torch.testing.assert_close((drawn[:, None] <= points).float().mean(0), shares, atol=0.005, rtol=0)
+    mean, std = torch.full((big,), 3.0), torch.full((big,), 0.5)
+    normal = under(1, lambda: torch.normal(mean, std))
+    assert abs(normal.mean() - 3) < 0.01
+    assert abs(normal.std() - 0.5) < 0.01
+
+
+def test_choices() -> None:
+    p = torch.tensor([[1.0, 0.0, 3.0, 4.0], [0.0, 0.0, 5.0, 5.0]])
+    for again in (True, False):
+        rows = p.repeat_interleave(5000, 0)
+        chosen = under(1, lambda again=again, rows=rows: torch.multinomial(rows, 2, again))
+        shares = F.one_hot(chosen[:, 0], 4).view(2, 5000, 4).float().mean(1)
+        torch.testing.assert_close(shares, p / p.sum(1, keepdim=True), atol=0.02, rtol=0)
+        assert bool((chosen[:, 0] != chosen[:, 1]).all()) != again
+    order = under(1, lambda: torch.randperm(5000))
+    assert torch.equal(order.sort()[0], torch.arange(5000))
+    assert abs(torch.corrcoef(torch.stack([order.float(), torch.arange(5000.0)]))[0, 1]) < 0.06
+    assert under(1, lambda: torch.randint_like(torch.empty(5000), 2, 5)).unique().tolist() == [2, 3, 4]
+
+
+def test_alpha_dropout_keeps_mean_and_variance() -> None:
+    x = under(5, lambda: torch.randn(200_000))
+    y = under(6, lambda: F.alpha_dropout(x, 0.3, training=True))
+    assert abs(y.mean()) < 0.02
+    assert abs(y.std() - 1) < 0.02
+    channels = under(6, lambda: F.feature_alpha_dropout(torch.ones(8, 8, 3, 3), 0.5, training=True)).flatten(2)
+    assert (channels == channels[..., :1]).all()
+    slopes = under(6, lambda: F.rrelu(torch.full((5000,), -1.0), 0.1, 0.3, training=True))
+    assert (-slopes).min() >= 0.1
+    assert (-slopes).max() < 0.3
+    assert abs(slopes.mean() + 0.2) < 0.01
+
+
+def test_gradients_of_parameters_are_zero() -> None:
+    def step(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(torch.normal(x, x.exp()).sum(), x)[0]
+
+    assert torch.equal(step(X), torch.zeros_like(X))
+    check_steps(step, (X,), steps=1)
 
 
 def test_dropout_is_scaled_and_zero() -> None:
@@ -185,4 +256,4 @@ def test_each_call_of_a_program_has_its_seed() -> None:
 
 def test_the_oracle_refuses_what_a_capture_refuses() -> None:
     with pytest.raises(CaptureError, match="no counter-based form"), counter_rng(0):
-        torch.randperm(4)
+        torch.poisson(X)

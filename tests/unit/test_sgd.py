@@ -37,16 +37,17 @@ def numbers(group: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(7, 5), ()])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_it_is_the_update_of_torch(options: dict[str, Any], dtype: torch.dtype) -> None:
-    parameter = nn.Parameter(torch.randn(7, 5, dtype=dtype))
+def test_it_is_the_update_of_torch(options: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    parameter = nn.Parameter(torch.randn(shape, dtype=dtype))
     optimizer = torch.optim.SGD([parameter], lr=0.05, **options)
     group = optimizer.param_groups[0]
     decays, nesterov, maximize = group["weight_decay"] != 0, group["nesterov"], group["maximize"]
     mine, buffer = parameter.detach().clone(), None
     for step in range(3):
         group["lr"], group["momentum"] = 0.05 / (step + 1), group["momentum"] * 0.9
-        parameter.grad = torch.randn(7, 5, dtype=dtype)
+        parameter.grad = torch.randn(shape, dtype=dtype)
         optimizer.step()
         if group["momentum"]:
             operands = (mine, parameter.grad, buffer, numbers(group), decays, nesterov, maximize)

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from samite.frontend.random_ops import Handler, RandomOps
+from samite.frontend.random_arguments import Handler
+from samite.frontend.random_ops import RandomOps
 from samite.ir.sdpa import scores, sdpa
 
 __all__ = ["handlers"]

@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from samite.frontend.random_ops import Handler
+from samite.frontend.random_arguments import Handler
 
 __all__ = ["HERE", "handlers", "one_device", "without_device"]
 

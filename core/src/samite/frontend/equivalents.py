@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from samite.frontend.random_ops import Handler
+from samite.frontend.random_arguments import Handler
 
 __all__ = ["handlers"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samite.frontend.random_ops import Handler
+from samite.frontend.random_arguments import Handler
 
 __all__ = ["handlers"]
 

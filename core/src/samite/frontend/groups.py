@@ -66,6 +66,9 @@ class Group(MutableMapping[str, Any]):
             self._note(key)
         return self._entries[key]
 
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
     def hidden(self) -> dict[str, Any]:
         """What the user's own group holds meanwhile in place of entries that are no constants.
 

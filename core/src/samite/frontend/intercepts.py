@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from samite.errors import CaptureError
-from samite.frontend.random_ops import Handler
+from samite.frontend.random_arguments import Handler
 from samite.frontend.source import user_line
 
 __all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]

@@ -17,23 +17,15 @@ import torch
 from torch import Tensor
 
 from samite.errors import CaptureError
+from samite.frontend import distributions
+from samite.frontend.random_arguments import INTEGERS, Handler, bind, finish, refuse, size_of
 from samite.frontend.source import user_line
 from samite.ir.random import philox_uniform
 
-__all__ = ["Handler", "RandomOps"]
+__all__ = ["RandomOps"]
 
-Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
-_REFUSED = (
-    "alpha_dropout", "feature_alpha_dropout", "binomial", "multinomial", "normal", "poisson", "rrelu", "rrelu_",
-    "randint_like", "randperm",
-)  # fmt: skip
-_REFUSED_METHODS = ("cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "random_")
-
-
-_INTEGERS = (int, torch.SymInt)
-_DIGITS = {torch.bfloat16: 2.0**8, torch.float16: 2.0**11}
-"""Numbers of [0, 1) that are evenly spaced in the short floating types."""
+_REFUSED = (torch.binomial, torch.poisson, Tensor.random_)
+"""What needs an unknown number of draws, or more bits than there are."""
 
 
 class RandomOps:
@@ -58,8 +50,7 @@ class RandomOps:
             Tensor.uniform_: self._uniform_,
             Tensor.normal_: self._normal_,
         }
-        self.handlers |= {getattr(torch, name): _refuse for name in _REFUSED if hasattr(torch, name)}
-        self.handlers |= {getattr(Tensor, name): _refuse for name in _REFUSED_METHODS}
+        self.handlers |= distributions.handlers(self) | dict.fromkeys(_REFUSED, refuse)
 
     @contextmanager
     def rng_state(self) -> Iterator[None]:
@@ -101,18 +92,18 @@ class RandomOps:
         return torch.where(kept, scaled, torch.zeros((), dtype=x.dtype, device=x.device)), kept
 
     def _dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, p, train = _bind(("input", "p", "train"), args, kwargs)
+        x, p, train = bind(("input", "p", "train"), args, kwargs)
         return self.dropout(x, p)[0] if train and p > 0.0 else x
 
     def _dropout_(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         return args[0].copy_(self._dropout(func, args, kwargs))
 
     def _native_dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, p, train = _bind(("input", "p", "train"), args, kwargs)
+        x, p, train = bind(("input", "p", "train"), args, kwargs)
         return self.dropout(x, p) if train else (x, torch.ones_like(x, dtype=torch.bool))
 
     def _feature_dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, p, train = _bind(("input", "p", "train"), args, kwargs)
+        x, p, train = bind(("input", "p", "train"), args, kwargs)
         size = [*x.shape[:2], *[1] * (x.dim() - 2)]
         return self.dropout(x, p, size)[0] if train and p > 0.0 else x
 
@@ -120,44 +111,44 @@ class RandomOps:
         return args[0].copy_(self._feature_dropout(func, args, kwargs))
 
     def _rand(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        return _finish(self.uniform(_size(args, kwargs)), kwargs, uniform=True)
+        return finish(self.uniform(size_of(args, kwargs)), kwargs, uniform=True)
 
     def _randn(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        return _finish(self.normal(_size(args, kwargs)), kwargs)
+        return finish(self.normal(size_of(args, kwargs)), kwargs)
 
     def _rand_like(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         like = args[0] if args else kwargs["input"]
-        return _finish(self.uniform(like.shape), {"dtype": like.dtype, **kwargs}, uniform=True)
+        return finish(self.uniform(like.shape), {"dtype": like.dtype, **kwargs}, uniform=True)
 
     def _randn_like(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         like = args[0] if args else kwargs["input"]
-        return _finish(self.normal(like.shape), {"dtype": like.dtype, **kwargs})
+        return finish(self.normal(like.shape), {"dtype": like.dtype, **kwargs})
 
     def _randint(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         size = kwargs.get("size", args[-1] if args else ())
-        bounds: list[Any] = [a for a in args if isinstance(a, _INTEGERS)]
+        bounds: list[Any] = [a for a in args if isinstance(a, INTEGERS)]
         bounds += [kwargs[k] for k in ("low", "high") if k in kwargs]
         low, high = bounds if len(bounds) == 2 else (0, *bounds)
         if high - low > 1 << 24:
-            _refuse(func, args, kwargs)
+            refuse(func, args, kwargs)
         drawn = (self.uniform(size) * (high - low)).floor() + low
-        return _finish(drawn, {"dtype": torch.int64, **kwargs})
+        return finish(drawn, {"dtype": torch.int64, **kwargs})
 
     def _bernoulli(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, p = _bind(("input", "p"), args, kwargs, p=None)
-        return _finish(self.uniform(x.shape) < (x if p is None else p), {"dtype": x.dtype, **kwargs})
+        x, p = bind(("input", "p"), args, kwargs, p=None)
+        return finish(self.uniform(x.shape) < (x if p is None else p), {"dtype": x.dtype, **kwargs})
 
     def _bernoulli_(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, p = _bind(("self", "p"), args, kwargs, p=0.5)
-        return x.copy_(_finish(self.uniform(x.shape) < p, {"dtype": x.dtype, **kwargs}))
+        x, p = bind(("self", "p"), args, kwargs, p=0.5)
+        return x.copy_(finish(self.uniform(x.shape) < p, {"dtype": x.dtype, **kwargs}))
 
     def _uniform_(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, low, high = _bind(("self", "from", "to"), args, kwargs, **{"from": 0.0, "to": 1.0})
-        return x.copy_(_finish(self.uniform(x.shape) * (high - low) + low, {"dtype": x.dtype, **kwargs}))
+        x, low, high = bind(("self", "from", "to"), args, kwargs, **{"from": 0.0, "to": 1.0})
+        return x.copy_(finish(self.uniform(x.shape) * (high - low) + low, {"dtype": x.dtype, **kwargs}))
 
     def _normal_(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, mean, std = _bind(("self", "mean", "std"), args, kwargs, mean=0.0, std=1.0)
-        return x.copy_(_finish(self.normal(x.shape) * std + mean, {"dtype": x.dtype, **kwargs}))
+        x, mean, std = bind(("self", "mean", "std"), args, kwargs, mean=0.0, std=1.0)
+        return x.copy_(finish(self.normal(x.shape) * std + mean, {"dtype": x.dtype, **kwargs}))
 
 
 @dataclass(frozen=True)
@@ -165,41 +156,6 @@ class _Drawn:
     """What stands for torch's RNG state: how many random ops the step has drawn."""
 
     count: int
-
-
-def _bind(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> tuple[Any, ...]:
-    given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    return tuple(given[name] for name in names)
-
-
-def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[int]:
-    if "size" in kwargs:
-        return kwargs["size"]
-    return args[0] if len(args) == 1 and not isinstance(args[0], _INTEGERS) else args
-
-
-def _finish(drawn: Tensor, kwargs: dict[str, Any], uniform: bool = False) -> Tensor:
-    """The keyword arguments that torch's factories share."""
-    if kwargs.get("generator") is not None:
-        raise CaptureError(
-            "a random op with its own generator cannot be captured",
-            where=user_line(),
-            help="leave `generator` out: a captured step draws counter-based numbers from a seed of its own",
-        )
-    dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    if dtype in _DIGITS and drawn.dtype == torch.float32 and uniform:
-        drawn = (drawn * _DIGITS[dtype]).floor() / _DIGITS[dtype]  # rounding to nearest would reach 1
-    drawn = drawn.to(dtype)
-    return drawn.requires_grad_() if kwargs.get("requires_grad") else drawn
-
-
-def _refuse(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-    name = getattr(func, "__name__", str(func))
-    raise CaptureError(
-        f"random op {name} has no counter-based form",
-        where=user_line(),
-        help="draw with torch.rand, randn, bernoulli or dropout, or pass the numbers as an argument",
-    )
 
 
 def _refuse_seed(*_: Any) -> NoReturn:
