@@ -78,6 +78,40 @@ OTHER_SHAPES = """
 mesh = samite.mesh("cpu", dp=SIZE)
 samite.tensor(torch.ones(3 + RANK), mesh, {"dp": Shard(0)})
 """
+DTENSORS = """
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import Shard as TorchShard, Replicate as TorchReplicate
+
+dist.init_process_group("gloo")
+there, mesh = init_device_mesh("cpu", (SIZE,), mesh_dim_names=("tp",)), samite.mesh("cpu", tp=SIZE)
+x = torch.randn(4, 6)
+dtensor = distribute_tensor(x, there, [TorchShard(0)]).requires_grad_()
+mine = samite.Tensor.from_dtensor(dtensor)
+assert mine.mesh == mesh and mine.placements == {"tp": Shard(0)}
+assert mine.to_local().data_ptr() == dtensor.to_local().data_ptr()
+back = (mine * 2).to_dtensor(there)
+assert isinstance(back, DTensor) and back.placements == (TorchShard(0),)
+torch.testing.assert_close(back.full_tensor(), 2 * x)
+back.sum().backward()
+torch.testing.assert_close(dtensor.grad.full_tensor(), torch.full_like(x, 2.0))
+made = samite.tensor(x, mesh, {"tp": Shard(1)}).to_dtensor()
+assert made.device_mesh.mesh_dim_names == ("tp",)
+torch.testing.assert_close(made.full_tensor(), x)
+uneven = distribute_tensor(torch.arange(5.0), there, [TorchShard(0)])
+torch.testing.assert_close(samite.Tensor.from_dtensor(uneven).full_tensor(), torch.arange(5.0))
+odd = samite.tensor(torch.arange(5.0), mesh, {"tp": Shard(0)}).to_dtensor()
+torch.testing.assert_close(odd.full_tensor(), torch.arange(5.0))
+for wrong in (lambda: mine + dtensor, lambda: samite.Tensor.from_dtensor(dtensor, samite.mesh("cpu", tp=SIZE, dp=1))):
+    try:
+        wrong()
+    except samite.SamiteError as error:
+        assert error.help
+    else:
+        raise AssertionError
+dist.destroy_process_group()
+os.write(1, b"done\\n")
+"""
 UNALIKE_SEEDS = """
 mesh = samite.mesh("cpu", dp=SIZE)
 torch.manual_seed(RANK)
@@ -95,6 +129,11 @@ def script(folder: Path, text: str) -> str:
 def test_a_model_trains_and_meets_compiled_steps(ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(ranks, script(tmp_path, TRAINING)) == 0, capfd.readouterr().err
     assert capfd.readouterr().out.splitlines() == ["done"] * ranks
+
+
+def test_dtensors_in_and_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(2, script(tmp_path, DTENSORS)) == 0, capfd.readouterr().err
+    assert capfd.readouterr().out.splitlines() == ["done"] * 2
 
 
 def test_a_one_sided_read_raises_in_5_s(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

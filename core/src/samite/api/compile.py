@@ -20,6 +20,7 @@ from samite.mesh import Mesh
 from samite.passes.constrain import Placements
 from samite.runtime.session import session_of
 from samite.tensor import Tensor
+from samite.tensor.styles import expanded
 
 __all__ = ["Compiled", "compile"]
 
@@ -99,7 +100,7 @@ class Compiled:
         return build(
             captured,
             self.mesh,
-            _untied(self.placements, tree),
+            _untied(expanded(self.placements, tree.modules, self.mesh)[0], tree),
             name=self.name,
             bucket_bytes=int(settings.bucket_bytes),
             layouts=_current_layouts(tree, self.mesh),
@@ -201,8 +202,9 @@ def compile(
     """Compile a function (a whole training step, a forward, a module) for a mesh; also a decorator.
 
     `mesh` is where it runs, by default one device. `placements` says how arguments are laid out, by name or pattern:
-    {"tokens": {"dp": Shard(0)}, "model.blocks.*.up.weight": {"tp": Shard(0)}}; what it leaves open, and everything
-    between, follows by least communication. `mode` is how the backend executes, by default as configured.
+    {"tokens": {"dp": Shard(0)}, "model.blocks.*.up.weight": {"tp": Shard(0)}}, or, of modules, by torch's parallel
+    styles: {"model.blocks.*.up": ColwiseParallel()}. What it leaves open, and everything between, follows by least
+    communication. `mode` is how the backend executes, by default as configured.
 
     The first call of each structure (dtypes, non-tensor arguments, optimizer state that is there) compiles, and so does
     the first call with other sizes of inputs. `dynamic` says how: None captures the function once more, with symbols

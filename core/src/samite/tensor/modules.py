@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from samite.errors import InputError, PlacementError, nearest
 from samite.mesh import Mesh
 from samite.tensor.making import tensor
+from samite.tensor.styles import Styled, expanded, follow, is_style
 from samite.tensor.tensor import Tensor
 
 __all__ = ["distribute_module"]
@@ -19,17 +20,18 @@ __all__ = ["distribute_module"]
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def distribute_module(
-    module: Module, mesh: Mesh, placements: Mapping[str, Mapping[str, object]] | None = None
-) -> Module:
+def distribute_module(module: Module, mesh: Mesh, placements: Styled | object | None = None) -> Module:
     """`module` itself, with its parameters and buffers laid out over a mesh.
 
     `placements` are by name or pattern ({"blocks.*.up.weight": {"tp": Shard(0)}}); of several that match one tensor the
-    last wins, axis by axis, and what none matches is replicated. Parameters keep their identity, so an optimizer may
-    hold them already. Raises PlacementError for a pattern that names nothing, InputError for a parameter that is part
-    of a graph.
+    last wins, axis by axis, and what none matches is replicated. Names of modules may have torch's parallel styles, as
+    for `parallelize_module`: {"blocks.*.up": ColwiseParallel(), "blocks.*.down": {"tp": RowwiseParallel()}}.
+
+    Parameters keep their identity, so an optimizer may hold them already. Raises PlacementError for a pattern that
+    names nothing, InputError for a parameter that is part of a graph.
     """
-    given = placements or {}
+    styled: Styled = {"": placements} if is_style(placements) else cast(Styled, placements or {})
+    given, following = expanded(styled, module.named_modules(), mesh)
     held = dict(_held(module))
     for pattern in given:
         if not any(_matches(name, pattern) for name in held):
@@ -44,6 +46,8 @@ def distribute_module(
             if _matches(name, pattern):
                 wanted |= by_axis
         _replace(name, value, mesh, wanted)
+    for inner, axis, style in following:
+        follow(inner, axis, style)
     return module
 
 

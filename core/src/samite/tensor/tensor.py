@@ -133,6 +133,19 @@ class Tensor(Value):
             self.home.agree(f"reads a value laid out as {self.distribution}", ())
         return valid_part(relay(self, Layout.replicated(self.shape)), None)
 
+    @staticmethod
+    def from_dtensor(dtensor: Any, mesh: Mesh | None = None) -> Tensor:
+        """A DTensor as a samite.Tensor; see `samite.tensor.interchange`."""
+        from samite.tensor.interchange import from_dtensor
+
+        return from_dtensor(dtensor, mesh)
+
+    def to_dtensor(self, device_mesh: Any = None) -> Any:
+        """This tensor as a DTensor; see `samite.tensor.interchange`."""
+        from samite.tensor.interchange import to_dtensor
+
+        return to_dtensor(self, device_mesh)
+
     # ---- reading ---------------------------------------------------------------------------------
 
     def read(self) -> torch.Tensor:
