@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from samite.testing.opinfo import Finding, Record, Tally
+from samite.testing.opinfo.record import Direction
 from samite.testing.opinfo.store import Store
 
 HERE = Path(__file__).parent
 PAGE, RECORDS = HERE / "ops.md", HERE / "ops.json"
 
+DIRECTIONS: tuple[Direction, ...] = ("forward", "gradient", "in place")
 VERDICTS = ("right", "unsupported", "crashed", "wrong")
 OPS = 3
 """Ops that a row names."""
@@ -35,25 +37,33 @@ def _head(store: Store, tried: list[Record]) -> Iterator[str]:
 
 PyTorch's op database (`torch.testing._internal.common_methods_invocations.op_db` of torch {made["torch"]}) through
 Samite: {len(tried)} entries, {samples} samples, {placements} programs, each compared with plain PyTorch. A sample is
-captured, forward and with its gradient, and runs on simulated ranks of the meshes (2), (3) and (2, 2), where every dim
-of every tensor is split, evenly or not, alone and together with others. DTensor is given the same samples and
-placements; what it gives wrong was confirmed by gloo processes.
+captured, forward and with its gradient, one of each entry also in place, and runs on simulated ranks of the meshes
+(2), (3) and (2, 2), where dims of its tensors are split, evenly or not, alone and together with others. DTensor is
+given the same samples and placements; what it gives wrong was confirmed by gloo processes.
 
-An entry is *right* if all its programs are, forward and gradient; one that is not supported says why. Nothing is
-skipped but what plain PyTorch cannot do.
+An entry is *right* if all its programs are; one that is not supported says why. Nothing is skipped but what plain
+PyTorch cannot do.
 
-| of {len(tried)} entries | Samite | DTensor | Samite, forward | DTensor, forward |
-| --- | --- | --- | --- | --- |"""
+| | {" | ".join(f"{direction}, {system}" for direction in DIRECTIONS for system in ("Samite", "DTensor"))} |
+| --- | {" | ".join(["---"] * 2 * len(DIRECTIONS))} |"""
     columns = [
-        Counter(tally.verdict(direction) for tally in tallies)
-        for direction in (None, "forward")
+        Counter(verdict for tally in tallies if (verdict := tally.verdict(direction)) != "skipped")
+        for direction in DIRECTIONS
         for tallies in ([r.samite for r in tried], [r.dtensor for r in tried])
     ]
     for verdict in VERDICTS:
         if any(column[verdict] for column in columns):
-            yield f"| {verdict} | {' | '.join(_share(column[verdict], len(tried)) for column in columns)} |"
-    better = sum(r.dtensor.verdict() == "right" and r.samite.verdict() != "right" for r in tried)
-    yield f"\nEntries that DTensor has right and Samite has not: {better}."
+            yield f"| {verdict} | {' | '.join(_share(column[verdict], column.total()) for column in columns)} |"
+    right = sum(r.samite.verdict() == "right" for r in tried)
+    better = [r.name for r in tried if any(_better(r, direction) for direction in DIRECTIONS)]
+    yield f"\nOf {len(tried)} entries, {_share(right, len(tried))} are right in everything that was tried."
+    named = ", ".join(f"`{name}`" for name in better) or "none"
+    yield f"Entries that DTensor has right, in one of these, and Samite has not: {named}."
+
+
+def _better(record: Record, direction: Direction) -> bool:
+    """Whether DTensor is right where Samite is not."""
+    return record.dtensor.verdict(direction) == "right" != record.samite.verdict(direction)
 
 
 def _share(count: int, of: int) -> str:
@@ -94,11 +104,11 @@ def _ops(ops: list[str]) -> str:
 
 
 def _said(tally: Tally) -> str:
-    """One word, or one for each direction where they differ."""
-    forward, gradient = tally.verdict("forward"), tally.verdict("gradient")
-    if gradient in (forward, "skipped"):
-        return _marked(forward)
-    return f"{_marked(forward)}, gradient {_marked(gradient)}"
+    """One word, or one for each direction if they differ."""
+    said = {d: _marked(verdict) for d in DIRECTIONS if (verdict := tally.verdict(d)) != "skipped"}
+    if len(set(said.values())) <= 1:
+        return next(iter(said.values()), "")
+    return ", ".join(word if direction == "forward" else f"{direction} {word}" for direction, word in said.items())
 
 
 def _marked(verdict: str) -> str:
@@ -128,7 +138,7 @@ def _wrong(tried: Iterable[Record]) -> Iterator[str]:
 
 def _call(finding: Finding) -> str:
     text = finding.call if len(finding.call) <= 120 else finding.call[:117] + "..."
-    return f"{'gradient of ' if finding.direction == 'gradient' else ''}{_cell(text)}"
+    return _cell(text) if finding.direction == "forward" else f"{finding.direction}: {_cell(text)}"
 
 
 def _cell(text: str) -> str:

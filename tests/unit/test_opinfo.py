@@ -145,6 +145,17 @@ def test_samples_are_bounded_and_drawn_anew() -> None:
     assert len([*samples("sum", torch.float32, 0)]) == 0
 
 
+def test_in_place_forms_are_given_the_first_sample() -> None:
+    abs, in_place = samples("abs", torch.float32, 1)
+    assert (abs.in_place, in_place.in_place) == (False, True)
+    assert in_place.call.text == abs.call.text
+    made, after = expected(in_place.call, None)
+    assert made is after[0]
+    counts = sweep("abs", FEW).samite.counts
+    assert counts["in place right"] > 0
+    assert not any("in place" in key for key in sweep("mm", FEW).samite.counts)
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_placements_are_of_dims_that_are_there(mesh: Any) -> None:
     tensors = [torch.ones(3, 2), torch.ones(()), torch.ones(4)]
@@ -201,6 +212,15 @@ def test_a_store_is_taken_up_by_the_same_sweep_alone(tmp_path: Path) -> None:
     again = Store.resume(store.path, FEW)
     assert list(again.records) == ["abs", "sum"]
     assert not Store.resume(store.path, dataclasses.replace(FEW, seed=1)).records
+    both = dataclasses.replace(FEW, dtensor=True)
+    older = Store(store.path, Store.resume(store.path, both).made_by | {"code": "older"}, {"abs": Record("abs")})
+    older.records["abs"].dtensor.counts["forward right"] = 3
+    older.save(["abs"])
+    again = Store.resume(store.path, both)
+    assert (list(again.records), list(again.dtensor)) == ([], ["abs"])
+    again.add(Record("abs"))
+    assert again.records["abs"].dtensor.count("right") == 3
+    assert not Store.resume(store.path, FEW).dtensor
     with pytest.raises(ConfigError, match="holds no sweep"):
         Store.read(tmp_path / "other.json")
     store.path.write_text("[]")

@@ -68,20 +68,21 @@ class Compiled:
         return captured, self._build(tree, captured, keep_text)
 
     def _compile(self, tree: StateTree, key: Hashable) -> Step:
+        programs = self._programs.get(key)
         captures = sum(made.origin != "instance" for made in self._made)
-        if captures >= MANY:
+        if captures >= MANY and not (programs and programs.holds(tree.sizes)):
             log.warning(
                 "%s: compiling program number %d: calls differ in shapes, in Python values, or in hyper-parameters "
                 "that are compiled in (of optimizers other than SGD, Adam and AdamW all but the learning rate)",
                 self.name,
                 captures + 1,
             )
-        elif self._made and key not in self._programs:
+        elif self._made and programs is None:
             log.info("%s: compiling again, the call has another structure", self.name)
         elif not self._made and not self.placements and self.mesh.size > 1:
             log.warning("%s: no placements are given, so each rank of %s computes everything", self.name, self.mesh)
         _check_devices(tree, self.mesh)
-        programs = self._programs.get(key) or Programs(self.name, self.dynamic, self._step, self._made)
+        programs = programs or Programs(self.name, self.dynamic, self._step, self._made)
         try:
             step = programs.make(tree)
         except Exception as error:

@@ -56,6 +56,10 @@ class Programs:
         self._symbolic: list[SymbolicCapture] = []
         self._fixed: set[Dim] = set()  # dims for which a symbol does not do
 
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether a graph with symbols is for these sizes, so that a program for them needs no capture."""
+        return any(known.holds(sizes) for known in self._symbolic)
+
     def make(self, tree: StateTree) -> Step:
         """The step for the sizes of this call, from now on in `steps`. Raises what capturing and building raise."""
         started = time.perf_counter()

@@ -36,8 +36,8 @@ def main(
     with Progress(console=console(stderr=True)) as progress:
         bar = progress.add_task("op database", total=len(todo))
         try:
-            for number, record in enumerate(sweep_all(todo, effort, processes)):
-                store.records[record.name] = record
+            for number, record in enumerate(sweep_all(todo, effort, processes, alone=store.dtensor)):
+                store.add(record)
                 progress.advance(bar)
                 if number % OFTEN == 0:
                     store.save(entries())

@@ -32,10 +32,11 @@ UNDEFINED = ("empty*", "new_empty*", "resize_*")
 
 @dataclass(frozen=True)
 class Drawn:
-    """A sample: the call, and what of its outputs has a gradient."""
+    """A sample: the call, what of its outputs has a gradient, and whether the op is the one that writes in place."""
 
     call: OpCall
     process: Callable[[Any], Any]
+    in_place: bool = False
 
 
 @cache
@@ -70,7 +71,8 @@ def generator_of(name: str, seed: int) -> tuple[torch.Generator, random.Random]:
 
 
 def samples(name: str, dtype: torch.dtype, limit: int, seed: int = 0) -> Iterator[Drawn]:
-    """Up to `limit` samples of an entry: one with the most dims to split, and others drawn from those that it has."""
+    """Up to `limit` samples of an entry: one with the most dims to split, which its in-place form is given too, and
+    others drawn from those that it has."""
     entry = entries()[name]
     learn = dtype in entry.supported_backward_dtypes("cpu") if entry.supports_autograd else False
     with torch.random.fork_rng(devices=[]):
@@ -81,9 +83,12 @@ def samples(name: str, dtype: torch.dtype, limit: int, seed: int = 0) -> Iterato
     places = sorted(range(len(kept)), key=lambda i: -_dims(kept[i]))
     others = chance.sample(places[1:], max(min(limit, len(kept)) - 1, 0))
     defined = not any(fnmatchcase(name, pattern) for pattern in UNDEFINED)
-    for sample in (kept[i] for i in [*places[: min(limit, 1)], *others]):
-        call = OpCall.of(_unseeded(entry.op), (sample.input, *sample.args), sample.kwargs, defined)
-        yield Drawn(call, sample.output_process_fn_grad)
+    for place in [*places[: min(limit, 1)], *others]:
+        sample = kept[place]
+        given = (sample.input, *sample.args), sample.kwargs, defined
+        yield Drawn(OpCall.of(_unseeded(entry.op), *given), sample.output_process_fn_grad)
+        if place == places[0] and entry.inplace_variant is not None and not sample.broadcasts_input:
+            yield Drawn(OpCall.of(_unseeded(entry.inplace_variant), *given), sample.output_process_fn_grad, True)
 
 
 def _unseeded(op: Callable[..., Any]) -> Callable[..., Any]:

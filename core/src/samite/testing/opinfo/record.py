@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from samite.testing.opinfo.outcomes import Outcome, Verdict
 
 __all__ = ["Direction", "Finding", "Record", "Tally"]
 
-Direction = Literal["forward", "gradient"]
+Direction = Literal["forward", "gradient", "in place"]
 KEPT = 2
 """Findings of one reason that are kept."""
 REASONS = 12
@@ -46,7 +46,7 @@ class Tally:
             self.findings.append(Finding(outcome.verdict, outcome.reason, direction, call, where))
 
     def count(self, verdict: Verdict, direction: Direction | None = None) -> int:
-        kinds: tuple[Direction, ...] = ("forward", "gradient") if direction is None else (direction,)
+        kinds = get_args(Direction) if direction is None else (direction,)
         return sum(self.counts.get(f"{kind} {verdict}", 0) for kind in kinds)
 
     def verdict(self, direction: Direction | None = None) -> Verdict:

@@ -15,17 +15,19 @@ import torch
 
 import samite
 from samite.errors import ConfigError
-from samite.testing.opinfo.record import Record
+from samite.testing.opinfo.record import Record, Tally
 from samite.testing.opinfo.sweep import Effort
 
 __all__ = ["Store"]
 
 
 class Store:
-    """`records` by name. Those of another torch, of other code or of another effort are not taken up."""
+    """`records` by name, all made as `made_by` says. `dtensor` has what is known of DTensor beside them: it does not
+    change with Samite."""
 
     def __init__(self, path: Path, made_by: dict[str, Any], records: dict[str, Record]) -> None:
         self.path, self.made_by, self.records = path, made_by, records
+        self.dtensor: dict[str, Tally] = {}
 
     @staticmethod
     def read(path: Path) -> Store:
@@ -41,11 +43,28 @@ class Store:
 
     @staticmethod
     def resume(path: Path, effort: Effort) -> Store:
-        """What the file has of this sweep; nothing if it is of another one, or not there."""
-        wanted = {"torch": torch.__version__, "code": _digest(), **asdict(effort)}
-        if path.exists() and (found := Store.read(path)).made_by == wanted:
+        """What the file has of this sweep. Of one by other code of Samite, it is what DTensor did; of one by another
+        torch, another harness or effort, nothing."""
+        wanted = {
+            "torch": torch.__version__,
+            "harness": _digest("testing/opinfo"),
+            **asdict(effort),
+            "code": _digest("."),
+        }
+        made = Store(path, wanted, {})
+        if not path.exists():
+            return made
+        found = Store.read(path)
+        if found.made_by == wanted:
             return found
-        return Store(path, wanted, {})
+        if found.made_by | {"code": ""} == wanted | {"code": ""}:
+            made.dtensor = {r.name: r.dtensor for r in found.records.values() if effort.dtensor}
+        return made
+
+    def add(self, record: Record) -> None:
+        """Take in a record, with what is known of DTensor if it was not tried."""
+        record.dtensor = self.dtensor.get(record.name, record.dtensor)
+        self.records[record.name] = record
 
     def save(self, order: Iterable[str]) -> None:
         """Write the records in this order; a reader finds the old file or the new one."""
@@ -57,8 +76,8 @@ class Store:
 
 
 @cache
-def _digest() -> str:
-    """Of the core's source, less what only prints."""
+def _digest(folder: str) -> str:
+    """Of the core's source, or a folder of it, less what only prints."""
     root = Path(samite.__file__).parent
-    files = [f for f in sorted(root.rglob("*.py")) if f.relative_to(root).parts[0] not in ("cli", "report")]
+    files = [f for f in sorted((root / folder).rglob("*.py")) if f.relative_to(root).parts[0] not in ("cli", "report")]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]

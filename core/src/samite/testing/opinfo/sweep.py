@@ -47,9 +47,11 @@ class _Sweep:
         self.generator, self.chance = generator_of(name, effort.seed)
 
     def sample(self, drawn: Drawn) -> None:
-        self.record.samples += 1
+        self.record.samples += not drawn.in_place
         count = len(drawn.call.tensors)
-        self.call(drawn.call, "forward", count, self.effort.placements)
+        self.call(drawn.call, "in place" if drawn.in_place else "forward", count, self.effort.placements)
+        if drawn.in_place:
+            return
         try:
             backward = drawn.call.backward(drawn.process, self.generator) if drawn.call.learned else None
         except Exception:  # plain PyTorch cannot: there is nothing to compare with

@@ -1,6 +1,7 @@
 """Sweeps in processes of their own: a kernel that crashes or hangs costs its entry and nothing else.
 
-A worker reads the names of entries from stdin, one a line, and writes a record as a line of JSON for each.
+A worker reads entries from stdin, one a line, each with whether DTensor tries it too, and writes a record as a line of
+JSON for each.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 
 from samite.testing.opinfo.outcomes import Outcome
 from samite.testing.opinfo.record import Record
@@ -25,15 +26,24 @@ SECONDS = 300.0
 """Of one entry, before its worker is ended."""
 
 
-def sweep_all(names: Sequence[str], effort: Effort, processes: int = 2, seconds: float = SECONDS) -> Iterator[Record]:
-    """A record of each entry, as they are done. What is left is dropped when the iterator is closed."""
+def sweep_all(
+    names: Sequence[str],
+    effort: Effort,
+    processes: int = 2,
+    seconds: float = SECONDS,
+    alone: Container[str] = (),
+) -> Iterator[Record]:
+    """A record of each entry, as they are done. DTensor tries none of `alone`.
+
+    What is left is dropped when the iterator is closed.
+    """
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[Record] = queue.SimpleQueue()
     for name in names:
         todo.put(name)
     ended = threading.Event()
     threads = [
-        threading.Thread(target=_drive, args=(todo, done, effort, seconds, ended), daemon=True)
+        threading.Thread(target=_drive, args=(todo, done, effort, seconds, alone, ended), daemon=True)
         for _ in range(min(processes, len(names)))
     ]
     for thread in threads:
@@ -52,6 +62,7 @@ def _drive(
     done: queue.SimpleQueue[Record],
     effort: Effort,
     seconds: float,
+    alone: Container[str],
     ended: threading.Event,
 ) -> None:
     """One worker after another, until nothing is left to do."""
@@ -63,7 +74,7 @@ def _drive(
             except queue.Empty:
                 return
             worker = worker or _start(effort)
-            line = _ask(worker, name, seconds)
+            line = _ask(worker, f"{name}\t{int(name not in alone)}", seconds)
             if line:
                 done.put(Record.from_json(json.loads(line)))
                 continue
@@ -91,12 +102,12 @@ def _start(effort: Effort) -> subprocess.Popen[str]:
     )
 
 
-def _ask(worker: subprocess.Popen[str], name: str, seconds: float) -> str | None:
+def _ask(worker: subprocess.Popen[str], question: str, seconds: float) -> str | None:
     """The worker's line; "" if it died, None if it takes too long."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(name + "\n")
+        worker.stdin.write(question + "\n")
         worker.stdin.flush()
     except BrokenPipeError:
         return ""
@@ -112,7 +123,8 @@ def work(lines: Iterable[str], effort: Effort) -> Iterator[str]:
 
     torch.set_num_threads(1)
     for line in lines:
-        yield json.dumps(sweep(line.strip(), effort).to_json())
+        name, dtensor = line.rstrip("\n").split("\t")
+        yield json.dumps(sweep(name, replace(effort, dtensor=effort.dtensor and dtensor == "1")).to_json())
 
 
 if __name__ == "__main__":
