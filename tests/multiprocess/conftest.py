@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from samite.runtime.local import Local, LocalWorkers
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # `misbehaving` is there, for this process and for workers, which search as it does
+importlib.import_module("misbehaving")  # defines the ops that tests trace
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
