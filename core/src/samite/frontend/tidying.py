@@ -98,7 +98,7 @@ def _check(node: Node) -> None:
         if getattr(target, "__name__", "") == "getitem":
             return
         raise CaptureError(f"{target} cannot be part of a program", where=line_of(node), help="use torch.where")
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):
         raise CaptureError(
             f"random op {target} has no counter-based form",
             where=line_of(node),
@@ -117,6 +117,16 @@ def _check(node: Node) -> None:
 def _tensors(node: Node) -> list[Tensor]:
     value = node.meta.get("val")
     return [x for x in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(x, Tensor)]
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether a node is attention without dropout."""
+    op: Any = node.target
+    if "scaled_dot_product" not in op._opname:
+        return False
+    names = [argument.name for argument in op._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return not given.get("dropout_p", 0.0)
 
 
 def set_outputs(module: GraphModule, kept: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from samite.ir.graph import Constant, Op
+from samite.ir.graph import Op, Slot
 from samite.rules.language import rule
 
 
@@ -21,8 +21,9 @@ def heads(text: str, queries: int, mask: int) -> Callable[[Op], str]:
         grouped = "(g r)" if q[-3] != k[-3] else "g"
         positions = "S" if op.literals["is_causal"] else "s"
         term = "."
-        if not isinstance(op.form[mask], Constant):  # it broadcasts
-            shape, full = op.operands[mask].shape, [*batch, grouped, positions, "T"]
+        given = op.form[mask]
+        if isinstance(given, Slot):  # it broadcasts
+            shape, full = op.operands[given.position].shape, [*batch, grouped, positions, "T"]
             sizes = [*q[:-1], k[-2]][len(full) - len(shape) :]
             aligned = zip(shape, sizes, full[len(full) - len(shape) :], strict=True)
             term = " ".join(letter if n == m else "1" for n, m, letter in aligned) or "."
@@ -32,6 +33,22 @@ def heads(text: str, queries: int, mask: int) -> Callable[[Op], str]:
     return spell
 
 
+# The kernel that torch takes on the CPU, as it reaches the dispatcher outside of a capture.
+rule(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    heads("{b} {h} {s} E, {b} {g} T E, {b} {g} T F, {m} -> {b} {h} {s} F, {b} {h} {s}", 0, 5),
+)
+rule(
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    heads(
+        "{b} {h} {s} F, {b} {h} {s} E, {b} {g} T E, {b} {g} T F, {b} {h} {s} F, {b} {h} {s}, {m}"
+        " -> {b} {h} {s} E, {b} {g} T E, {b} {g} T F",
+        1,
+        8,
+    ),
+    sum="r s",
+    linear="0",
+)
 rule("samite::sdpa", heads("{b} {h} {s} E, {b} {g} T E, {b} {g} T F, {m} -> {b} {h} {s} F, {b} {h} {s}", 0, 3))
 rule(
     "samite::sdpa_backward",

@@ -112,6 +112,12 @@ def attended() -> Iterator[Sample]:
                 yield Sample("samite.sdpa", (q, k, v, mask, *options))
                 grad, out, total = floats(*batch, h, s, 2), floats(*batch, h, s, 2), floats(*batch, h, s, low=1.0)
                 yield Sample("samite.sdpa_backward", (grad, q, k, v, mask, out, total, *options))
+    cpu = "aten._scaled_dot_product_flash_attention_for_cpu"
+    for mask in (None, floats(3, 4, 3, 5), floats(1, 1, 1, 5)):
+        for causal in (False, True) if mask is None else (False,):
+            q, k, v, options = floats(3, 4, 3, 2), floats(3, 4, 5, 2), floats(3, 4, 5, 2), {"attn_mask": mask}
+            yield Sample(cpu, (q, k, v, 0.0, causal), options, gradient=mask is None)
+            yield Sample(f"{cpu}_backward", (q, q, k, v, q, floats(3, 4, 3, low=1.0), 0.0, causal), options)
 
 
 def samples() -> Iterator[Sample]:

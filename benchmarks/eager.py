@@ -1,0 +1,114 @@
+"""Eager ops on distributed tensors, Samite's beside DTensor's: single ops, and a GPT's forward and backward.
+
+The ops are chains of 200 on 8×8 tensors, in two processes that hold both libraries' tensors on the same gloo ranks, a
+round of each chain in turn; no chain communicates, so its time is overhead, but for some microseconds of kernels that
+both sides run. The GPT is not compiled; its tensors are all distributed on Samite's side, while `parallelize_module`
+keeps what lies between its linear layers plain.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from benchmarks.eager_sides import CHAIN, CHAINS, both_libraries, dtensor_gpt, samite_gpt
+from benchmarks.peers import Peers, Side
+from benchmarks.results import RESULTS, Conditions, Figure, Goal, Result
+from benchmarks.tables import show
+from benchmarks.workload import Workload
+
+__all__ = ["collect", "main", "measure_chains", "measure_gpt"]
+
+AGAINST = {"add": 1.0, "view": 0.5, "mm": 0.5}
+"""How much of DTensor's time an op may take."""
+GPT = 1.5
+"""How many times faster than DTensor the GPT is to be."""
+SIDES = {
+    "DTensor": Side("DTensor, parallelize_module, forward and backward of a GPT", dtensor_gpt, 2),
+    "Samite": Side("Samite, forward and backward of a GPT", samite_gpt, 2),
+}
+
+
+def measure_chains(workload: Workload, rounds: int) -> dict[str, list[float]]:
+    """Microseconds an op of each chain, on the slower of two ranks."""
+    samples: dict[str, list[float]] = {name: [] for name in CHAINS}
+    peers = Peers(Side("chains of ops", both_libraries, 2), workload)
+    try:
+        peers.wait_built()
+        for turn in track(range(rounds + 1), description="chains", disable=not sys.stderr.isatty()):
+            for name, ms in zip(CHAINS, peers.run(len(CHAINS)).milliseconds, strict=True):
+                if turn:  # plans are made in the first round
+                    samples[name].append(1e3 * ms / CHAIN)
+    finally:
+        peers.close()
+    return samples
+
+
+def measure_gpt(workload: Workload, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Milliseconds of a forward and a backward, on the slower of two ranks. Raises RuntimeError if losses differ."""
+    samples: dict[str, list[float]] = {name: [] for name in SIDES}
+    first: list[float] = []
+    with ExitStack() as stack:
+        present: dict[str, Peers] = {}
+        for name, side in SIDES.items():
+            present[name] = Peers(side, workload)
+            stack.callback(present[name].close)
+            present[name].wait_built()
+            losses = present[name].run(3).losses
+            first = first or losses
+            if any(abs(a - b) > 1e-3 for a, b in zip(losses, first, strict=True)):
+                raise RuntimeError(f"{name} computes something else: losses {losses}, the first side's are {first}")
+        for _ in track(range(rounds), description="GPT", disable=not sys.stderr.isatty()):
+            for name, peers in present.items():
+                samples[name] += peers.run(steps + 1).milliseconds[1:]
+    return samples
+
+
+def collect(
+    chains: dict[str, list[float]], gpt: dict[str, list[float]], conditions: Conditions, workload: Workload
+) -> Result:
+    figures = [Figure(name, "µs", samples, beside=_beside(name)) for name, samples in chains.items()]
+    medians = {figure.name: figure.median for figure in figures}
+    goals = [
+        Goal(
+            f"{op}, Samite's time of DTensor's",
+            "at most",
+            most,
+            "×",
+            medians[f"Samite {op}"] / medians[f"DTensor {op}"],
+        )
+        for op, most in AGAINST.items()
+    ]
+    models = {name: Figure(SIDES[name].name, "ms", samples) for name, samples in gpt.items()}
+    ratio = models["DTensor"].median / models["Samite"].median
+    goals.append(Goal("forward and backward of a GPT, against DTensor", "at least", GPT, "×", ratio))
+    facts = {
+        "GPT": f"{models['DTensor'].median:.1f} ms with DTensor, {models['Samite'].median:.1f} ms with Samite ({workload})"
+    }
+    return Result("eager", conditions, figures, goals, facts=facts)
+
+
+def _beside(name: str) -> str:
+    library, _, op = name.partition(" ")
+    return f"DTensor {op}" if library == "Samite" else ""
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of all chains.")] = 50,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps of the GPT in a round.")] = 5,
+    output: Annotated[Path, typer.Option(help="Where the samples go.")] = RESULTS / "eager.json",
+) -> None:
+    conditions, workload = Conditions.here("eager"), Workload()
+    chains = measure_chains(workload, rounds)
+    result = collect(chains, measure_gpt(workload, max(1, rounds // 5), steps), conditions, workload)
+    show(result)
+    result.write(output)
+
+
+if __name__ == "__main__":
+    typer.run(main)
