@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.peers import Place, Step
 from benchmarks.workload import Workload
 
-__all__ = ["CHAIN", "CHAINS", "both_libraries", "dtensor_gpt", "samite_gpt"]
+__all__ = ["CHAIN", "CHAINS", "both_libraries", "dtensor_gpt", "samite_gpt", "whole_dtensor_gpt"]
 
 CHAIN = 200
 """Ops of a chain."""
@@ -64,16 +64,21 @@ def both_libraries(workload: Workload, place: Place) -> Step:
     _join(place)
     there, mesh = init_device_mesh("cpu", (place.ranks,)), samite.mesh("cpu", engine="torchrun", d=place.ranks)
     x, y = torch.randn(8, 8) * 0.1, torch.eye(8)
+    mine, its = {"d": samite.Shard(0)}, [Shard(0)]
 
     def chains() -> Any:
         while True:
             for graph in (False, True):
-                ours = samite.tensor(x, mesh, {"d": samite.Shard(0)}, requires_grad=graph), samite.tensor(y, mesh)
-                theirs = (
-                    distribute_tensor(x, there, [Shard(0)]).requires_grad_(graph),
-                    distribute_tensor(y, there, [Replicate()]),
-                )
-                for chain in OPS.values():
+                for op, chain in OPS.items():
+                    whole = op == "mm"  # its second operand is replicated, that of others is split as the first
+                    theirs = (
+                        distribute_tensor(x, there, its).requires_grad_(graph),
+                        distribute_tensor(y, there, [Replicate()] if whole else its),
+                    )
+                    ours = (
+                        samite.tensor(x, mesh, mine, requires_grad=graph),
+                        samite.tensor(y, mesh, {} if whole else mine),
+                    )
                     yield lambda chain=chain, given=theirs: chain(*given)
                     yield lambda chain=chain, given=ours: chain(*given)
 
@@ -102,6 +107,30 @@ def dtensor_gpt(workload: Workload, place: Place) -> Step:
     return _forward_and_backward(model, *workload.data())
 
 
+def whole_dtensor_gpt(workload: Workload, place: Place) -> Step:
+    """The same split, every tensor being a DTensor, as every one is distributed on Samite's side."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_module, distribute_tensor
+    from torch.distributed.tensor.experimental import implicit_replication
+    from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+    _join(place)
+    mesh, model = init_device_mesh("cpu", (place.ranks,)), workload.model()
+    for block in model.blocks:
+        columns, rows = ColwiseParallel(use_local_output=False), RowwiseParallel(use_local_output=False)
+        plan: dict[str, ParallelStyle] = {f"attention.{name}": columns for name in "qkv"}
+        plan |= {"up": columns, "attention.proj": rows, "down": rows}
+        parallelize_module(block, mesh, plan)
+    distribute_module(model, mesh)
+    step = _forward_and_backward(model, *(distribute_tensor(x, mesh, [Replicate()]) for x in workload.data()))
+
+    def replicating() -> float:
+        with implicit_replication():
+            return step()
+
+    return replicating
+
+
 def samite_gpt(workload: Workload, place: Place) -> Step:
     """The same split; nothing is compiled."""
     import samite
@@ -122,7 +151,7 @@ def _forward_and_backward(model: torch.nn.Module, tokens: Tensor, targets: Tenso
         loss = model(tokens, targets)
         loss.backward()
         model.zero_grad()
-        return loss.item()
+        return loss.detach().item()
 
     return step
 
