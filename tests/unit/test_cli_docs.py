@@ -46,7 +46,7 @@ def table(name: str, heading: str) -> dict[str, list[str]]:
     return {first.strip("`"): rest for first, *rest in cells}
 
 
-@pytest.mark.parametrize("name", ["README.md", "core/README.md", "docs/guide.md", "docs/rules.md"])
+@pytest.mark.parametrize("name", ["README.md", "core/README.md", "docs/guide.md", "docs/rules.md", "docs/tensor.md"])
 def test_the_code_of_a_page_runs(name: str, tmp_path: Path) -> None:
     script = tmp_path / Path(name).with_suffix(".py").name
     script.write_text(code(name), encoding="utf-8")

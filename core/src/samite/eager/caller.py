@@ -11,6 +11,7 @@ import torch
 from samite.eager import foreach, reads
 from samite.eager.calls import Call, Place, facts, leaves_of
 from samite.eager.emission import Plan, result_specs
+from samite.eager.hoisting import hoisted, numbers
 from samite.eager.keys import exact_key, key_of
 from samite.eager.placing import Placed, place_call, settled_first
 from samite.eager.random import draw_seed, drawn, draws_whole
@@ -25,8 +26,10 @@ from samite.runtime.sharding import dtype_name
 
 __all__ = ["Caller", "Planned", "at", "replaced"]
 
-MOST = 1 << 16
-"""Plans that are remembered."""
+MOST = 1 << 15
+"""Plans that are remembered; the oldest make room."""
+FEW = 64
+"""The same of a call with floats that a plan has to know."""
 _placed: dict[tuple[Any, ...], tuple[Any, Placed]] = {}
 """Calls by what is the same everywhere; the op is held, since it is known by its id."""
 
@@ -97,9 +100,7 @@ class Caller:
         found = PLANS.get(key)
         if found is None:
             found = self._plan(kind, func, args, kwargs, key)
-            if len(PLANS) >= MOST:
-                PLANS.pop(next(iter(PLANS)))
-            PLANS[key] = found
+            _remember(PLANS, key, found, MOST)
         return found
 
     def firmly(
@@ -135,7 +136,22 @@ class Caller:
             return Planned(lambda args, kwargs: func.decompose(*args, **kwargs))
         floats = exact_key(args, kwargs)
         made = self._emitted(kind, func, args, kwargs, key, floats)
-        return _Exact(self, kind, func, key, {floats: made}) if floats and not made.direct else made
+        if not floats or made.direct:
+            return made
+        return self.hoisted(kind, func, args, kwargs) or _Exact(self, kind, func, key, {floats: made})
+
+    def hoisted(self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Planned | None:
+        """A plan that hands numbers on as tensors, where the op has such a form."""
+        form = hoisted(func)
+        if form is None or numbers(kind, args, kwargs) is None:
+            return None
+
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            given = numbers(kind, args, kwargs)
+            assert given is not None, "calls of one key have floats in the same places"
+            return kind.__torch_dispatch__(form, (), *given)
+
+        return Planned(run)
 
     def _emitted(
         self,
@@ -150,7 +166,7 @@ class Caller:
         shared = (tuple(self.mesh.items()), floats, *(_unhomed(part) for part in key))
         with aside():
             if shared not in _placed:
-                _placed[shared] = func, place_call(call, self.mesh)
+                _remember(_placed, shared, (func, place_call(call, self.mesh)), MOST)
             placed = _placed[shared][1]
             first = settled_first(placed, call)
             if first:
@@ -183,8 +199,14 @@ class _Exact:
         found = self.plans.get(floats)
         if found is None:
             found = self.home._emitted(self.kind, self.func, args, kwargs, self.key, floats)
-            self.plans[floats] = found
+            _remember(self.plans, floats, found, FEW)
         return found(args, kwargs)
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    if len(cache) >= most:
+        cache.pop(next(iter(cache)))
+    cache[key] = value
 
 
 def at(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,6 @@ import torch
 
 from samite.eager.caller import Caller, Planned, at
 from samite.eager.calls import Call, facts
-from samite.eager.hoisting import hoisted, numbers
 from samite.eager.placing import Placed
 from samite.eager.remote import Remote
 from samite.eager.spec import Spec, spec
@@ -76,16 +75,8 @@ class Driver(Caller):
     def _plan(
         self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...]
     ) -> Any:
-        form = hoisted(func)
-        if form is None or numbers(kind, args, kwargs) is None:
-            return super()._plan(kind, func, args, kwargs, key)
-
-        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            given = numbers(kind, args, kwargs)
-            assert given is not None, "calls of one key have floats in the same places"
-            return kind.__torch_dispatch__(form, (), *given)
-
-        return Planned(run)
+        """Programs hold literals, so numbers are handed on wherever they can be."""
+        return self.hoisted(kind, func, args, kwargs) or super()._plan(kind, func, args, kwargs, key)
 
     def emit(self, call: Call, placed: Placed, specs: list[Spec | None], kind: type[Any]) -> Any:
         if facts(call.func).views:

@@ -151,7 +151,7 @@ class Tensor(Value):
     def read(self) -> torch.Tensor:
         """The current global value, as a plain tensor that is not to be written to. Where this process is a rank all
         ranks read, or it is an error in seconds."""
-        return self.home.whole(self)
+        return self.home.whole(self).resolve_conj().resolve_neg()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         """Of a rank's tensor shape and layout alone: the value would have to be asked of all ranks."""
