@@ -142,6 +142,17 @@ def attended() -> Iterator[Sample]:
                 yield Sample("samite.sdpa_backward", (grad, q, k, v, mask, out, total, *options))
 
 
+def aligned() -> Iterator[Sample]:
+    """CTC, for targets in rows and in one row."""
+    for n, targets in ((7, (7, 2)), (4, (4, 2)), (3, (6,))):
+        lengths = ints(n, low=4, high=6), ints(n, low=2 if len(targets) == 1 else 0, high=2)
+        given = floats(6, n, 3), ints(*targets, low=1, high=2), *lengths
+        yield Sample("samite.ctc_loss", (*given, 0, False))
+        yield Sample("samite.ctc_loss", (*given, 2, True), gradient=False)
+        more = floats(n), floats(n, 6, 2 * targets[-1] + 1)
+        yield Sample("samite.ctc_loss_backward", (floats(n), *given, *more, 0, False))
+
+
 def samples() -> Iterator[Sample]:
-    for family in (normalised, convolved, pooled, resized, attended):
+    for family in (normalised, convolved, pooled, resized, attended, aligned):
         yield from family()
