@@ -32,6 +32,14 @@ def filled(x: Tensor, mask: Tensor, i: Tensor) -> Tensor:
     return x.index_fill(1, i, x.sum()).index_fill_(0, i, x.mean()).index_fill(0, i, 0.5)
 
 
+def stft(x: Tensor) -> Tensor:
+    spectrum = torch.fft.rfft(x.repeat(2, 2).view(2, 4, 10)[..., :8])  # (2, 4, 5): two signals of four frames
+    window = torch.hann_window(6) + 0.1
+    some = torch.istft(spectrum.transpose(1, 2), 8, 3, 6, window, normalized=True)
+    whole = torch.istft(torch.fft.fft(x[:3, :4]).t(), 4, 2, onesided=False, center=False, length=9, return_complex=True)
+    return some.sum(0)[:4] + whole.abs()[2:6] + torch.istft(spectrum[0].t(), 8)[:4]
+
+
 CALLS: dict[str, Callable[..., Tensor]] = {
     "cov": lambda x, mask, i: torch.cov(x) + x.cov(correction=0),
     "cov of one variable": lambda x, mask, i: torch.cov(x[0]) + torch.cov(x.sum(), correction=0),
@@ -43,6 +51,8 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     "combinations of equals": lambda x, mask, i: torch.combinations(x[0], with_replacement=True),
     "no combinations": lambda x, mask, i: torch.combinations(x[0, :2], 3) + x.sum(),
     "narrow": lambda x, mask, i: torch.narrow(x, 1, i[0], 2) * x.narrow(0, i[1] - 3, 1)[:, :2],
+    "take": lambda x, mask, i: torch.take(x, i) + x.take(i[0]) + torch.take(x, -1 - i),
+    "istft": lambda x, mask, i: stft(x),
     "masked assignment": assigned,
     "masked put": put,
     "index_fill": filled,

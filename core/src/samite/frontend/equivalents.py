@@ -1,7 +1,7 @@
 """Functions of torch that look at data on the host, though what they give does not depend on it, in other words.
 
-They check their arguments (`cov`, `istft`, `one_hot`), or pick elements at places that the shapes fix (`combinations`),
-or their gradients take an op that counts (`index_fill`, `x[mask] = value`). What they check is not checked here.
+They check their arguments (`cov`, `one_hot`), or pick elements at places that the shapes fix (`combinations`), or their
+gradients take an op that counts (`index_fill`, `x[mask] = value`). What they check is not checked here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from samite.frontend.random_arguments import Handler
+from samite.frontend.signals import ctc, istft
 
 __all__ = ["handlers"]
 
 
 def handlers() -> dict[Any, Handler]:
     """By torch's function."""
-    found: dict[Any, Callable[..., Any]] = {F.one_hot: _one_hot, torch.combinations: _combinations}
-    for name, function in (("cov", _cov), ("corrcoef", _corrcoef), ("istft", _istft)):
+    found: dict[Any, Callable[..., Any]] = {
+        F.one_hot: _one_hot,
+        torch.combinations: _combinations,
+        torch.ctc_loss: ctc,
+    }
+    for name, function in (("cov", _cov), ("corrcoef", _corrcoef), ("istft", istft)):
         found |= {getattr(torch, name): function, getattr(Tensor, name): function}
     made: dict[Any, Handler] = {key: _handler(function) for key, function in found.items()}
     made |= dict.fromkeys((torch.narrow, Tensor.narrow), _narrow)
@@ -78,13 +83,6 @@ def _corrcoef(input: Tensor) -> Tensor:
     deviation = (d.real if d.is_complex() else d).sqrt()
     c = c / deviation.view(-1, 1) / deviation.view(1, -1)
     return torch.complex(c.real.clip(-1, 1), c.imag.clip(-1, 1)) if c.is_complex() else c.clip(-1, 1)
-
-
-def _istft(*args: Any, **kwargs: Any) -> Tensor:
-    """torch's own reference, which does not ask whether windows overlap everywhere."""
-    from torch import _refs
-
-    return _refs.istft(*args, **kwargs)
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

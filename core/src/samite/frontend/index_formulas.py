@@ -18,6 +18,12 @@ def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> 
     return flat.view(x.shape)
 
 
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    flat = index.reshape(-1)
+    places = torch.where(flat < 0, flat + x.numel(), flat)
+    return aten.index_select.default(x.reshape(-1), 0, places).view(index.shape)
+
+
 def _taken(mask: Tensor, count: int) -> Tensor:
     """For each element of a flattened mask, which of `count` elements it takes or gives, if it is true."""
     return (mask.to(torch.int64).cumsum(0) - 1).clamp(0, max(count - 1, 0))
@@ -65,6 +71,7 @@ def _scatter_value_reduced(x: Tensor, dim: int, index: Tensor, value: Any, *, re
 def index_formulas() -> dict[Any, Callable[..., Any]]:
     return {
         aten.put.default: _put,
+        aten.take.default: _take,
         aten.index_put.default: _index_put,
         aten.index_put_.default: _index_put_,
         aten.masked_scatter.default: _masked_scatter,

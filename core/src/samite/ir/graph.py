@@ -83,7 +83,7 @@ def overload(name: str) -> torch._ops.OpOverload:
     """The torch op of a `Node` name: "aten.mm", "aten.add.Tensor", "samite.sdpa". UnsupportedOp if there is none."""
     namespace, packet, *rest = name.split(".")
     if namespace == "samite":  # defined by importing these, which a worker may not have done
-        for definition in ("adam", "asynchronous", "collectives", "random", "sdpa", "sgd"):
+        for definition in ("adam", "asynchronous", "collectives", "ctc", "random", "sdpa", "sgd"):
             importlib.import_module(f"samite.ir.{definition}")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")

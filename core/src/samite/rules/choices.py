@@ -80,15 +80,35 @@ def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Gra
     kind = ""
     for vote in votes:
         factors = canonical(without([vote.factors], used)[0], mesh)
-        reduces = bound.reduced.get(vote.letter, "")
+        reduces = bound.reduced.get(vote.letter) or bound.reduced.get(bound.partners.get(vote.letter, ""), "")
         if vote.letter in given or not axes_of(factors) or (reduces and kind and reduces != kind):
             continue
         if vote.letter in bound.plain and len(factors) > 1:
             continue
+        if vote.letter in bound.partners:
+            given |= _window(bound, vote.letter, tuple(axes_of(factors)), mesh)
+        else:
+            given[vote.letter] = factors
         kind = kind or reduces
-        given[vote.letter] = factors
         used |= set(axes_of(factors))
     return Granted(given, kind)
+
+
+def _window(bound: Bound, letter: str, axes: tuple[str, ...], mesh: Mapping[str, int]) -> dict[str, Dim]:
+    """Both letters of a window, split by as many of the axes, from the outermost, as leave shards at multiples of their
+    length."""
+    letters = (letter, bound.partners[letter])
+    while True:
+        factors = {x: Factor(bound.sizes[x], axes) for x in letters}
+        if all(_even(f, mesh) for f in factors.values()):
+            return {x: (f,) for x, f in factors.items()}
+        axes = axes[:-1]
+
+
+def _even(f: Factor, mesh: Mapping[str, int]) -> bool:
+    """Whether the shard of the n-th rank starts at n times its length: only the outermost axis may cut unevenly."""
+    chunks = f.chunks(mesh)[1:]
+    return all(chunks[i] == chunks[i + 1] * mesh[axis] for i, axis in enumerate(f.axes[1:]))
 
 
 def owed_choices(

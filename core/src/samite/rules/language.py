@@ -31,6 +31,9 @@ class Rule:
     rule may name letters that some calls lack.
     `sum`, `max`, `min`, `prod`: letters that are reduced; split, they leave the result owed.
     `whole`: letters that cannot be split. `plain`: letters that must be one contiguous factor if split.
+    `window`: pairs of letters of which one lies over the other, "x y | u v", as input and output of a convolution. If
+        one is split then so is the other, over the same axes, each as one contiguous factor; `expand` for the first
+        fetches what a rank's part of one needs of the other.
     `at`: the argument that says at which dims the letters beside a run sit; `keepdim` leaves a 1.
     `linear`: operand sets that may be owed (sum) together over axes that no letter uses, "0 1 | 0 2"; "each" is every
         operand alone, "all" is all together; a function gives it for a call. If a summed letter is split, the operands
@@ -51,6 +54,7 @@ class Rule:
     prod: str = ""
     whole: str = ""
     plain: str = ""
+    window: str = ""
     at: str = ""
     linear: str | Callable[[Op], str] = ""
     indexes: str = ""
@@ -93,10 +97,19 @@ class Rule:
         assert isinstance(self.text, str)
         return parse(self.text)
 
+    @cached_property
+    def partners(self) -> Mapping[str, str]:
+        """Each letter of a window by the other."""
+        pairs = [pair.split() for pair in self.window.split("|") if pair.strip()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise RuleError(f"{self.op}: {self.window!r}, but a window is a pair of letters", help='write "x y | u v"')
+        return {letter: partner for x, y in pairs for letter, partner in ((x, y), (y, x))}
+
     @property
     def _accounted(self) -> set[str]:
         """The letters that a result may lack."""
-        return _words(f"{self.sum} {self.max} {self.min} {self.prod} {self.whole} {' '.join(self.expand)}")
+        lost = f"{self.sum} {self.max} {self.min} {self.prod} {self.whole} {' '.join(self.expand)}"
+        return _words(lost) | set(self.partners)
 
     def _check(self, notation: Notation) -> None:
         for result in notation.results:

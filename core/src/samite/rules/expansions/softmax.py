@@ -53,7 +53,7 @@ def log_softmax_backward(
 def logsumexp(s: Shards, x: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> torch.Tensor:
     """The maximum is finite, or the row is: an infinite one would make inf - inf."""
     dims = [d % x.ndim for d in dim] or list(range(x.ndim))
-    x = s.mask(_wide(x), "r", dims, -torch.inf)
+    x = s.mask(_wide(x if x.is_floating_point() else x.to(s.dtype())), "r", dims, -torch.inf)
     top = s.all_reduce(x.amax(dims, keepdim=True), "r", "max")
     top = torch.where(top.isinf(), torch.zeros((), dtype=top.dtype), top)
     found = s.all_reduce((x - top).exp().sum(dims, keepdim=True), "r").log() + top

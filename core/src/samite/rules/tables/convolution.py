@@ -1,4 +1,4 @@
-"""Convolutions over batch, channels and groups. Spatial dims are whole: splitting them needs a halo."""
+"""Convolutions over batch, channels, groups and, with a halo, spatial dims."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any
 import torch
 
 from samite.ir.graph import Op
+from samite.rules.expansions.convolution import convolution, convolution_backward
 from samite.rules.language import rule
 from samite.rules.shards import Shards
 
+SPATIAL = "x0 y0 | x1 y1 | x2 y2"
 ONE_GROUP = {"x": "c", "y": "o", "weight": "o c", "transposed": "c o"}
 GROUPS = {"x": "(g c)", "y": "(g o)", "weight": "(g o) c", "transposed": "(g c) o"}
 
 
 def channels(text: str, weight: int) -> Callable[[Op], str]:
-    """`text` with {x} and {y} for the channels of input and output, {w} for the weight's, {X} {K} {Y} for the spatial
+    """`text` with {X} and {Y} for the channels of input and output, {w} for the weight's, {x} {K} {y} for the spatial
     dims of input, kernel and output. The group is a letter of its own: in a depthwise convolution it is the channel."""
 
     def spell(op: Op) -> str:
         spelled = ONE_GROUP if op.literals["groups"] == 1 else GROUPS
         spatial = len(op.operands[weight].shape) - 2
-        dims = {letter: " ".join(f"{letter}{i}" for i in range(spatial)) for letter in "XKY"}
+        dims = {letter: " ".join(f"{letter}{i}" for i in range(spatial)) for letter in "xKy"}
         kernel = spelled["transposed" if op.literals["transposed"] else "weight"]
-        return text.format(x=spelled["x"], y=spelled["y"], w=kernel, **dims)
+        return text.format(X=spelled["x"], Y=spelled["y"], w=kernel, **dims)
 
     spell.__name__ = "channels"
     return spell
@@ -60,15 +62,19 @@ def backward(
 
 rule(
     "convolution",
-    channels("n {x} {X}, {w} {K}, ?({y}) -> n {y} {Y}", weight=1),
+    channels("n {X} {x}, {w} {K}, ?({Y}) -> n {Y} {y}", weight=1),
     sum="c",
     linear="0 2 | 1 2",
+    window=SPATIAL,
     local=forward,
+    expand={f"x{i}": convolution for i in range(3)},
 )
 rule(
     "convolution_backward",
-    channels("n {y} {Y}, n {x} {X}, {w} {K} -> n {x} {X}, {w} {K}, {y}", weight=2),
-    sum="n c o",
+    channels("n {Y} {y}, n {X} {x}, {w} {K} -> n {X} {x}, {w} {K}, {Y}", weight=2),
+    sum="n c o y0 y1 y2",
     linear="0",
+    window=SPATIAL,
     local=backward,
+    expand={f"x{i}": convolution_backward for i in range(3)},
 )

@@ -1,10 +1,12 @@
-"""Pooling and padding over batch and channels; spatial dims are whole."""
+"""Pooling over batch, channels and, with a halo, spatial dims; padding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from samite.ir.graph import Op
+from samite.rules.expansions.pooling import average_pool, average_pool_backward, max_pool, max_pool_backward
 from samite.rules.language import rule
 
 
@@ -17,6 +19,16 @@ def planes(text: str, spatial: int = 2) -> Callable[[Op], str]:
         return text.format(**dims)
 
     spell.__name__ = "planes"
+    return spell
+
+
+def sliding(text: str, spatial: int) -> Callable[[Op], str]:
+    """`planes`, but the spatial dims are free."""
+
+    def spell(op: Op) -> str:
+        return planes(text, spatial)(op).replace("X", "x").replace("Y", "y")
+
+    spell.__name__ = "sliding"
     return spell
 
 
@@ -39,14 +51,28 @@ def columns(op: Op) -> str:
     return f"{image} -> {windows}" if op.name == "aten.im2col" else f"{windows} -> {image}"
 
 
+def over(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Options of a rule that slides windows over its spatial dims."""
+    return {"window": "x0 y0 | x1 y1 | x2 y2", "expand": {f"x{i}": function for i in range(3)}}
+
+
 for spatial in (2, 3):
-    for largest in (f"max_pool{spatial}d_with_indices", f"adaptive_max_pool{spatial}d"):
-        rule(largest, planes("{x} -> {y}, {y}", spatial))
-        # The indices count within a plane. Kernels write where they say without a check.
-        rule(f"{largest}_backward", planes("{y}, {x}, {y} -> {x}", spatial), linear="0", padding={2: 0})
-    for average in (f"avg_pool{spatial}d", f"_adaptive_avg_pool{spatial}d"):
-        rule(average, planes("{x} -> {y}", spatial), linear="all")
-        rule(f"{average}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
+    name = f"max_pool{spatial}d_with_indices"
+    rule(name, sliding("{x} -> {y}, {y}", spatial), **over(max_pool(name)))
+    # The indices count within a plane. Kernels write where they say without a check.
+    options = {"linear": "0", "padding": {2: 0}}
+    rule(f"{name}_backward", sliding("{y}, {x}, {y} -> {x}", spatial), **options, **over(max_pool_backward))
+    name = f"avg_pool{spatial}d"
+    rule(name, sliding("{x} -> {y}", spatial), linear="all", **over(average_pool(name)))
+    backward = sliding("{y}, {x} -> {x}", spatial)
+    rule(f"{name}_backward", backward, linear="0", **over(average_pool_backward(name)))
+    # The windows of adaptive pools differ in length.
+    name = f"adaptive_max_pool{spatial}d"
+    rule(name, planes("{x} -> {y}, {y}", spatial))
+    rule(f"{name}_backward", planes("{y}, {x}, {y} -> {x}", spatial), **options)
+    name = f"_adaptive_avg_pool{spatial}d"
+    rule(name, planes("{x} -> {y}", spatial), linear="all")
+    rule(f"{name}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
 for spatial in (1, 2, 3):
     for name in (f"reflection_pad{spatial}d", f"replication_pad{spatial}d"):
         rule(name, planes("{x} -> {y}", spatial), linear="all")

@@ -39,6 +39,9 @@ class Value:
     def ndim(self) -> int:
         return self.tensor.ndim
 
+    def size(self, dim: int) -> int:
+        return self.tensor.shape[dim]
+
     @property
     def floating(self) -> bool:
         return self.tensor.is_floating_point()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from samite.testing.fuzz.ops import FAMILIES
+from samite.testing.fuzz.families import FAMILIES
 from samite.testing.fuzz.pool import LARGEST, Pool, Unfit, Value
 
 __all__ = ["Program", "programs"]

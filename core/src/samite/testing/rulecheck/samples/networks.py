@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from samite.rules.tables.resampling import SIZES
-from samite.testing.rulecheck.sample import Sample, bools, distinct, floats, ints
+from samite.testing.rulecheck.sample import Fill, Sample, bools, distinct, floats, ints
 
 __all__ = ["samples"]
 
@@ -21,21 +23,40 @@ def normalised() -> Iterator[Sample]:
             yield Sample("aten.native_layer_norm_backward", arguments)
 
 
+class Windowed(Fill):
+    """Indices into planes of twice the size: each into the square that it stands for."""
+
+    def make(self, generator: torch.Generator) -> torch.Tensor:
+        index = torch.zeros(self.shape, dtype=torch.int64)
+        spatial = len(self.shape) - int(self.low)
+        for i, n in enumerate(self.shape[-spatial:]):
+            place = 2 * torch.arange(n) + torch.randint(0, 2, (n,), generator=generator)
+            index = index * 2 * n + place.view([-1] + [1] * (spatial - 1 - i))
+        return index
+
+
 def convolved() -> Iterator[Sample]:
-    # (groups, channels in, channels out, spatial dims, stride, transposed)
-    for groups, c, o, spatial, stride, transposed in (
-        (1, 6, 4, (5, 5), 1, False),
-        (1, 3, 7, (5,), 2, False),
-        (2, 6, 4, (4, 4), 1, False),
-        (6, 6, 6, (4, 3), 1, False),
-        (1, 4, 6, (3,), 2, True),
-        (3, 6, 3, (3,), 1, True),
+    # (groups, channels in, channels out, spatial dims, kernel, stride, padding, dilation, transposed)
+    for groups, c, o, spatial, k, stride, padding, dilation, transposed in (
+        (1, 6, 4, (5, 5), 3, 1, 1, 1, False),
+        (1, 3, 7, (5,), 3, 2, 1, 1, False),
+        (2, 6, 4, (4, 4), 3, 1, 1, 1, False),
+        (6, 6, 6, (4, 3), 3, 1, 1, 1, False),
+        (1, 4, 6, (3,), 3, 2, 1, 1, True),
+        (3, 6, 3, (3,), 3, 1, 1, 1, True),
+        (1, 3, 4, (12,), 7, 2, 3, 1, False),
+        (1, 2, 3, (7,), 2, 3, 0, 2, False),
+        (1, 3, 2, (4,), 2, 2, 0, 1, True),
+        (1, 2, 3, (5,), 3, 3, 2, 2, True),
     ):
-        n, d = 3, len(spatial)
-        kernel = (c, o // groups, *[3] * d) if transposed else (o, c // groups, *[3] * d)
-        geometry = ([stride] * d, [1] * d, [1] * d, transposed, [0] * d, groups)
+        n, d, reach = 3, len(spatial), dilation * (k - 1)
+        kernel = (c, o // groups, *[k] * d) if transposed else (o, c // groups, *[k] * d)
+        geometry = ([stride] * d, [padding] * d, [dilation] * d, transposed, [0] * d, groups)
         x, weight = floats(n, c, *spatial), floats(*kernel)
-        after = [(s - 1) * stride + 1 if transposed else (s - 1) // stride + 1 for s in spatial]
+        after = [
+            (s - 1) * stride - 2 * padding + reach + 1 if transposed else (s + 2 * padding - reach - 1) // stride + 1
+            for s in spatial
+        ]
         for bias in (floats(o), None):
             yield Sample("aten.convolution", (x, weight, bias, *geometry))
         for mask in ([True, True, True], [True, True, False], [False, True, False], [True, False, False]):
@@ -53,16 +74,23 @@ def pooled() -> Iterator[Sample]:
             for n in spatial:
                 elements *= n
             yield Sample(f"aten.max_pool{name}_with_indices", (x, *geometry))
-            indices = ints(*batch, *half, low=0, high=elements - 1)
             yield Sample(
                 f"aten.max_pool{name}_with_indices_backward",
-                (grad, x, *geometry, [0] * d, [1] * d, False, indices),
+                (grad, x, *geometry, [0] * d, [1] * d, False, Windowed((*batch, *half), torch.int64, low=len(batch))),
                 trusting=True,
             )
+            indices = ints(*batch, *half, low=0, high=elements - 1)
             yield Sample(f"aten.adaptive_max_pool{name}", (x, half))
             yield Sample(f"aten.adaptive_max_pool{name}_backward", (grad, x, indices), trusting=True)
             yield Sample(f"aten.avg_pool{name}", (x, *geometry))
             yield Sample(f"aten.avg_pool{name}_backward", (grad, x, *geometry, [0] * d, False, True, None))
+            overlapping = ([3] * d, [2] * d, [1] * d)
+            yield Sample(f"aten.max_pool{name}_with_indices", (x, *overlapping, [1] * d, True))
+            for whole, divisor in ((True, None), (False, None), (True, 2)) if d == 2 else ():
+                after = [n // 2 + 1 for n in spatial]  # with ceil_mode
+                yield Sample(f"aten.avg_pool{name}", (x, *overlapping, True, whole, divisor))
+                arguments = (floats(*batch, *after), x, *overlapping, True, whole, divisor)
+                yield Sample(f"aten.avg_pool{name}_backward", arguments)
             yield Sample(f"aten._adaptive_avg_pool{name}", (x, [1] * d))
             yield Sample(f"aten._adaptive_avg_pool{name}_backward", (floats(*batch, *[1] * d), x))
     for d in (1, 2, 3):
@@ -120,6 +148,17 @@ def attended() -> Iterator[Sample]:
             yield Sample(f"{cpu}_backward", (q, q, k, v, q, floats(3, 4, 3, low=1.0), 0.0, causal), options)
 
 
+def aligned() -> Iterator[Sample]:
+    """CTC, for targets in rows and in one row."""
+    for n, targets in ((7, (7, 2)), (4, (4, 2)), (3, (6,))):
+        lengths = ints(n, low=4, high=6), ints(n, low=2 if len(targets) == 1 else 0, high=2)
+        given = floats(6, n, 3), ints(*targets, low=1, high=2), *lengths
+        yield Sample("samite.ctc_loss", (*given, 0, False))
+        yield Sample("samite.ctc_loss", (*given, 2, True), gradient=False)
+        more = floats(n), floats(n, 6, 2 * targets[-1] + 1)
+        yield Sample("samite.ctc_loss_backward", (floats(n), *given, *more, 0, False))
+
+
 def samples() -> Iterator[Sample]:
-    for family in (normalised, convolved, pooled, resized, attended):
+    for family in (normalised, convolved, pooled, resized, attended, aligned):
         yield from family()

@@ -78,6 +78,8 @@ def searches() -> Iterator[Sample]:
             yield Sample("aten.topk", (distinct(7, 4), k, dim, largest))
     yield Sample("aten.cumsum", (floats(7, 4, dtype=torch.float32), 0), {"dtype": torch.float64})
     yield Sample("aten.topk", (distinct(7), 7))
+    yield Sample("aten.logsumexp", (ints(7, 4), [0]))
+    yield Sample("aten.logsumexp", (bools(7, 4), [0, 1], True))
     yield Sample("aten.topk", (floats(7, 20, low=1.0, high=1.0), 5))  # all are equal
     yield Sample("aten.topk", (ints(7, 20, low=0, high=3), 5))
     yield Sample("aten.max.dim", (floats(7, 3, low=-torch.inf, high=-torch.inf), 0))
