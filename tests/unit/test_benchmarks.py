@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks import compile_time, dispatch, gpt_step, import_time, report
+from benchmarks import compile_time, dispatch, eager, gpt_step, import_time, report
 from benchmarks.compile_once import compile_repeatedly
 from benchmarks.peers import Absent, Peers, Place, Side, timed
 from benchmarks.results import ROOT, Conditions, Figure, Goal, Result
@@ -121,6 +121,21 @@ def test_a_result_of_no_benchmark_is_refused(tmp_path: Path) -> None:
     COMPARED.write(tmp_path / "gtp_step.json")
     with pytest.raises(ValueError, match=r"gtp_step\.json is the result of no benchmark: gpt_step"):
         report.stored(tmp_path)
+
+
+def test_eager_figures_are_compared() -> None:
+    chains = {name: [2.0] if name.startswith("Samite") else [8.0] for name in eager.CHAINS}
+    gpt = {"DTensor": [30.0], "Samite": [20.0]}
+    result = eager.collect(chains, gpt, {"whole": "no strategy"}, CONDITIONS, TINY)
+    assert [goal.figure for goal in result.goals] == [0.25, 0.25, 0.25, 1.5]
+    assert all(goal.reached for goal in result.goals)
+    assert result.figure("Samite mm").beside == "DTensor mm"
+
+
+def test_eager_chains_run_on_both_libraries() -> None:
+    samples = eager.measure_chains(TINY, rounds=1)
+    assert list(samples) == eager.CHAINS
+    assert all(0 < microseconds for found in samples.values() for microseconds in found)
 
 
 def test_losses_must_agree() -> None:
