@@ -38,6 +38,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "masked_scatter of nothing": (X, X > 9, rand(0)),
     "masked_scatter_backward": (X, X > 0, [3, 8]),
     "masked_scatter_backward to nothing": (X, X > 9, [0]),
+    "repeat_interleave.Tensor": (torch.tensor([2, 0, 3]), 5),
     "scatter.reduce": (X, 0, torch.zeros(2, 3, dtype=torch.int64), rand(2, 3), "add"),
     "scatter.value_reduce": (X, 1, torch.ones(2, 3, dtype=torch.int64), 0.5, "multiply"),
     "index_put": (X, [X > 0], rand()),
@@ -63,9 +64,43 @@ def test_a_formula_gives_what_its_kernel_gives(call: str) -> None:
     packet, _, overload = call.split(" ")[0].partition(".")
     op = getattr(getattr(aten, packet), overload or "default")
     args, kwargs = CALLS[call], {}
-    if "reduce" in overload:
-        args, kwargs = args[:-1], {"reduce": args[-1]}
+    if "reduce" in overload or packet == "repeat_interleave":
+        args, kwargs = args[:-1], {op._schema.arguments[-1].name: args[-1]}
     assert_close(table()[op](*args, **kwargs), op(*args, **kwargs))
+
+
+INDICES, OFFSETS = torch.tensor([1, 3, 1, 0, 4, 4, 2]), torch.tensor([0, 3, 3, 5])
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("padding_idx", [-1, 1])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_bags_of_embeddings(mode: int, last: bool, padding_idx: int, weighed: bool) -> None:
+    if weighed and mode:
+        return
+    weight, samples, bags = rand(6, 3), rand(7) if weighed else None, len(OFFSETS) - last
+    offsets = torch.cat([OFFSETS[:-1], torch.tensor([7])]) if last else OFFSETS
+    arguments = (weight, INDICES, offsets, False, mode, False, samples, last, padding_idx)
+    made, expected = table()[aten._embedding_bag.default](*arguments), aten._embedding_bag(*arguments)
+    assert_close(made[0], expected[0])
+    grad, options = rand(bags, 3), (mode, False, samples, padding_idx)
+    backward = table()[aten._embedding_bag_backward.default]
+    of_kernel = aten._embedding_bag_backward(grad, INDICES, offsets, *expected[1:], 6, False, *options)
+    assert_close(backward(grad, INDICES, offsets, *made[1:], 6, False, *options), of_kernel)
+    if mode < 2:  # the CPU's kernel counts other rows
+        scaled = backward(grad, INDICES, offsets, *made[1:], 6, True, *options)
+        assert_close(scaled, of_kernel / INDICES.bincount(minlength=6).clamp(min=1).unsqueeze(1))
+    if weighed:
+        op, where = aten._embedding_bag_per_sample_weights_backward.default, (weight, INDICES, offsets)
+        found, wanted = (f(grad, *where, made[1], mode, padding_idx) for f in (table()[op], op))
+        assert_close(found, wanted)
+
+
+def test_sparse_gradients_stay_what_they_are() -> None:
+    backward = table()[aten._embedding_bag_backward.default]
+    arguments = (rand(4, 3), INDICES, OFFSETS, INDICES, INDICES, INDICES, 6, False, 0, True, None)
+    assert backward(*arguments) is NotImplemented
 
 
 def test_empty_tensors_are_the_same_on_every_rank() -> None:

@@ -11,8 +11,8 @@ __all__ = ["borrowed"]
 
 NORMALISATIONS = """
     native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm_backward
-    _batch_norm_with_update_functional batch_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
-    _fused_rms_norm_backward renorm
+    _batch_norm_with_update _batch_norm_no_update batch_norm_backward native_group_norm native_group_norm_backward
+    _fused_rms_norm _fused_rms_norm_backward renorm
 """
 LOSSES = """
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward

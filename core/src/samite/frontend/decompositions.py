@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from samite.frontend.borrowed import borrowed
+from samite.frontend.embedding_bag import embedding_bag_formulas
 from samite.frontend.index_formulas import index_formulas
 from samite.frontend.loss_formulas import loss_formulas
 
@@ -232,6 +233,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     """op -> its decomposition, for the first trace."""
     return {
         **borrowed(),
+        **embedding_bag_formulas(),
         **index_formulas(),
         **loss_formulas(),
         aten.mean.default: _mean,

@@ -59,6 +59,14 @@ def _index_put_(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, acc
     return made if made is NotImplemented else x.copy_(made)
 
 
+def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    """Which element each place of the result repeats. How many places there are must be known."""
+    if output_size is None:
+        return NotImplemented
+    places = torch.arange(output_size, dtype=repeats.dtype, device=repeats.device)
+    return aten.searchsorted.Tensor(repeats.cumsum(0, dtype=repeats.dtype), places, right=True).to(repeats.dtype)
+
+
 def _scatter_reduced(x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Tensor:
     return aten.scatter_reduce.two(x, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
 
@@ -76,6 +84,7 @@ def index_formulas() -> dict[Any, Callable[..., Any]]:
         aten.index_put_.default: _index_put_,
         aten.masked_scatter.default: _masked_scatter,
         aten.masked_scatter_backward.default: _masked_scatter_backward,
+        aten.repeat_interleave.Tensor: _repeat_interleave,
         aten.scatter.reduce: _scatter_reduced,
         aten.scatter.value_reduce: _scatter_value_reduced,
     }

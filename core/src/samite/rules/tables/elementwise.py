@@ -25,7 +25,7 @@ BINARY = """
     logaddexp logaddexp2 logical_and logical_or logical_xor lt.Tensor maximum minimum ne.Tensor nextafter
     pow.Tensor_Tensor where.ScalarOther where.ScalarSelf masked_fill.Scalar _prelu_kernel
 """
-FURTHER_UNARY = "angle i0 isneginf isposinf mvlgamma"
+FURTHER_UNARY = "angle copysign.Scalar i0 isneginf isposinf mvlgamma"
 FURTHER_BINARY = "gcd igamma igammac lcm"
 POLYNOMIALS = """
     chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h

@@ -5,6 +5,7 @@ A statistic of order depends on all elements of its dim, so that dim is whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,6 +37,21 @@ def bins(op: Op) -> str:
     return f"{', '.join(terms)} -> {', '.join(made)}"
 
 
+def segments(text: str) -> Callable[[Op], str]:
+    """`text` with {data} and {made} for a tensor before and after its rows are reduced segment by segment, and {b} for
+    the dims before the rows, which what says where segments are has too. Dims behind the rows are free."""
+
+    def spell(op: Op) -> str:
+        axis = op.literals["axis"]
+        free = [f"d{i}" for i in range(len(op.results[0].shape) - axis - 1)]
+        batch = [f"B{i}" for i in range(axis)]
+        data, made = " ".join([*batch, "N", *free]), " ".join([*batch, "S", *free])
+        return text.format(data=data, made=made, b=" ".join(batch))
+
+    spell.__name__ = "segments"
+    return spell
+
+
 def histc(s: Shards, x: torch.Tensor, **literals: Any) -> torch.Tensor:
     x = s.mask(x, "a", range(x.ndim), literals["max"] + 1)
     return torch.ops.aten.histc(x, **literals)
@@ -58,6 +74,8 @@ rule("histogram.bins_tensor", "*A, E, ?(*A) -> B, E")
 rule("_histogramdd_bin_edges", bins)
 rule("_histogramdd_from_bin_cts", bins)
 rule("_histogramdd_from_bin_tensors", bins)
+rule("segment_reduce", segments("{data}, ?({b} L), ?({b} I), ?({b} E) -> {made}"))
+rule("_segment_reduce_backward", segments("{made}, {made}, {data}, ?({b} L), ?({b} E) -> {data}"), linear="0")
 rule("nonzero_static", "*A -> S R")
 
 rule("_cdist_forward", "*a m K, *a n K -> *a m n")

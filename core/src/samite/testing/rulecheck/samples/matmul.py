@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from samite.testing.rulecheck.sample import Sample, floats, ints
+import torch
+
+from samite.testing.rulecheck.sample import Fill, Sample, floats, ints
 
 __all__ = ["samples"]
+
+
+class Columns(Fill):
+    """A matrix whose columns lie together."""
+
+    def make(self, generator: torch.Generator) -> torch.Tensor:
+        return super().make(generator).t().contiguous().t()
 
 
 def samples() -> Iterator[Sample]:
@@ -25,4 +34,11 @@ def samples() -> Iterator[Sample]:
         for bias in ((m, n), (n,)):
             yield Sample("aten.addbmm", (floats(*bias), floats(3, m, k), floats(3, k, n)))
     yield Sample("aten.mm", (ints(7, 4), ints(4, 6)))
+    eight = torch.float8_e4m3fn
+    factors, one = (floats(7, 16, dtype=eight), Columns((16, 32), eight)), floats(dtype=torch.float32)
+    rows, columns = floats(7, 1, dtype=torch.float32), floats(1, 32, dtype=torch.float32)
+    for scales in ((one, one), (rows, columns)):
+        yield Sample("aten._scaled_mm", (*factors, *scales), {"out_dtype": torch.bfloat16}, gradient=False)
+    tensorwise = ([one], [0], [0])
+    yield Sample("aten._scaled_mm_v2", (*factors, *tensorwise, *tensorwise, None, torch.bfloat16), gradient=False)
     yield Sample("aten.mm", (floats(7, 0), floats(0, 6)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from samite.testing.rulecheck.sample import Sample, distinct, distinct_ints, floats, ints
+import torch
+
+from samite.testing.rulecheck.sample import Fill, Sample, distinct, distinct_ints, floats, ints
 
 __all__ = ["samples"]
 
@@ -44,6 +46,25 @@ def placed() -> Iterator[Sample]:
     yield Sample("aten._histogramdd_from_bin_tensors", (points, [floats(3), floats(4)]), {"weight": floats(7)})
 
 
+class Lengths(Fill):
+    """How long segments are, or where each begins and the last ends."""
+
+    def make(self, generator: torch.Generator) -> torch.Tensor:
+        ends = torch.tensor([0, 3, 3, 7])
+        one = ends.diff() if self.shape[-1] == 3 else ends
+        return one.expand(self.shape).contiguous()
+
+
+def segmented() -> Iterator[Sample]:
+    for batch in ((), (2,)):
+        data, made = floats(*batch, 7, 4), floats(*batch, 3, 4)
+        for reduce in ("sum", "max"):
+            for name, length in (("lengths", 3), ("offsets", 4)):
+                where = {name: Lengths((*batch, length)), "axis": len(batch), "initial": 0}
+                yield Sample("aten.segment_reduce", (data, reduce), {**where, "unsafe": True}, gradient=False)
+                yield Sample("aten._segment_reduce_backward", (made, made, data, reduce), where, trusting=True)
+
+
 def distances() -> Iterator[Sample]:
     for batch in ((), (7,), (2, 3)):
         x, y = floats(*batch, 7, 4), floats(*batch, 3, 4)
@@ -56,5 +77,5 @@ def distances() -> Iterator[Sample]:
 
 
 def samples() -> Iterator[Sample]:
-    for family in (ranked, placed, distances):
+    for family in (ranked, placed, segmented, distances):
         yield from family()

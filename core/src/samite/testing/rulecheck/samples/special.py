@@ -12,7 +12,7 @@ from samite.testing.rulecheck.sample import Sample, floats, ints
 
 __all__ = ["samples"]
 
-UNARY_ARGUMENTS: dict[str, tuple[Any, ...]] = {"mvlgamma": (2,)}
+UNARY_ARGUMENTS: dict[str, tuple[Any, ...]] = {"copysign.Scalar": (-1.0,), "mvlgamma": (2,)}
 BESSEL = ("bessel_y0", "bessel_y1", "modified_bessel_k0", "modified_bessel_k1")
 
 
