@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+import samite
+from samite import Shard
 from samite.runtime.launch import run_script
+from samite.runtime.session import session_of
 
 COMMON = """
 import os, sys, time
@@ -153,3 +157,26 @@ def test_ranks_that_make_tensors_of_other_shapes(tmp_path: Path, capfd: pytest.C
 def test_ranks_that_are_seeded_apart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(2, script(tmp_path, UNALIKE_SEEDS)) == 1
     assert "the seed of torch's random numbers differs between ranks" in capfd.readouterr().err
+
+
+def test_the_driving_process_records_for_local_workers() -> None:
+    mesh = samite.mesh("cpu", engine="local", dp=2, options={"threads_per_worker": 1})
+    try:
+        x, w = torch.randn(6, 8), torch.randn(8, 4)
+        batch = samite.tensor(x, mesh, {"dp": Shard(0)})
+        weight, plain = samite.tensor(w, mesh, requires_grad=True), w.clone().requires_grad_()
+        for rate in (0.1, 0.05):
+            (batch @ weight).tanh().square().sum().backward()
+            (x @ plain).tanh().square().sum().backward()
+            with torch.no_grad():
+                weight.sub_(weight.grad, alpha=rate)
+                plain.sub_(plain.grad, alpha=rate)
+            weight.grad = plain.grad = None
+        torch.testing.assert_close(weight.full_tensor(), plain.detach())
+        lost = samite.tensor(w, mesh).index_select(0, samite.tensor([99], mesh)) + 1
+        with pytest.raises(samite.SamiteError, match="index") as caught:
+            lost.tolist()
+        assert "test_tensor.py" in caught.value.where
+        torch.testing.assert_close((batch + 1).full_tensor(), x + 1)  # by new workers, from the last whole state
+    finally:
+        session_of(mesh).close()

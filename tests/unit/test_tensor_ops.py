@@ -45,8 +45,6 @@ OPS: dict[str, Callable[..., Any]] = {
     "dtype": lambda x, y, w, b: (x.double() + y, (x * 10).int().sum()),
 }
 LAYOUTS: dict[str, dict[str, dict[str, Any]]] = {
-    "replicated": {},
-    "rows": {"x": {"dp": Shard(0)}, "y": {"dp": Shard(0)}},
     "both": {"x": {"dp": Shard(0), "tp": Shard(1)}, "w": {"tp": Shard(0)}, "b": {"tp": Shard(0)}},
     "crossed": {"x": {"dp": Shard(1)}, "y": {"tp": Shard(0)}, "w": {"dp": Shard(1)}},
     "partial": {"x": {"dp": Partial()}, "y": {"tp": Partial(), "dp": Shard(1)}, "b": {"dp": Replicate()}},

@@ -69,6 +69,13 @@ WRITES: dict[str, Callable[..., Any]] = {
     "masked_fill_": lambda x, y: (x * 1).masked_fill_(y.detach() > 0, -1.0),
     "index": lambda x, y: (x * 1).index_put_((torch.tensor([0, 3, 3]),), y[:3], accumulate=True),
     "triu_": lambda x, y: (x * 1).triu_(),
+    "shapes": lambda x, y: (
+        (x * 1).unsqueeze_(1).add_(y[:, None]),
+        (x * 2).t_(),
+        (y * 1).transpose_(0, 1).mul_(2),
+        (y * 1)[:1].squeeze_(0),
+    ),
+    "vectors": lambda x, y: (x[0] @ y.t(), x @ y[1], x[1] @ y[2]),
     "through a view": through_view,
     "between views": between_views,
     "of a view of a view": of_a_view_of_a_view,
@@ -76,7 +83,6 @@ WRITES: dict[str, Callable[..., Any]] = {
     "a partial value clamped": partial_clamped,
 }
 LAYOUTS: dict[str, dict[str, dict[str, Any]]] = {
-    "replicated": {},
     "both": {"x": {"dp": Shard(0), "tp": Shard(1)}, "y": {"tp": Shard(1)}},
     "crossed": {"x": {"dp": Shard(1)}, "y": {"tp": Shard(0), "dp": Shard(0)}},
     "partial": {"x": {"dp": Partial(), "tp": Shard(1)}, "y": {"tp": Partial()}},

@@ -15,6 +15,7 @@ from samite.eager.hoisting import hoisted, numbers
 from samite.eager.keys import exact_key, key_of
 from samite.eager.placing import Placed, place_call, settled_first
 from samite.eager.random import draw_seed, drawn, draws_whole
+from samite.eager.shapes import change_shape, changes_shape
 from samite.eager.spec import Spec
 from samite.eager.tracing import aside
 from samite.eager.value import PLANS
@@ -86,6 +87,8 @@ class Caller:
         """Carry out a call that no plan was found for, and plan it for the next time."""
         if reads.is_read(func) or reads.writes_plain(kind, func, args, kwargs):
             return reads.carry_out(self, kind, func, args, kwargs)
+        if changes_shape(func):
+            return change_shape(kind, func, args, kwargs)
         if draws_whole(func, kwargs):
             self.check_seed()
             return reads.carry_out(self, kind, func, args, kwargs)

@@ -81,8 +81,9 @@ def trace_call(call: Call, mesh: Mesh) -> Traced:
 
     with aside():
         try:
-            fakes = _fakes(call, FakeTensorMode())
-            made, shape = _flatten(call.run(fakes))
+            with FakeTensorMode() as mode:
+                fakes = _fakes(call, mode)
+                made, shape = _flatten(call.run(fakes))
             results = tuple(_result(x, fakes) for x in made)
             _check_written(call, fakes)
             fakes = _fakes(call, FakeTensorMode())
