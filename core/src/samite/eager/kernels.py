@@ -34,7 +34,7 @@ _FUNCTIONS = frozenset(
     for name in (
         *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Scalar", "mm.default", "bmm.default"),
         *("addmm.default", "relu.default", "exp.default", "tanh.default", "sigmoid.default", "sqrt.default"),
-        *("rsqrt.default", "neg.default", "silu.default", "abs.default"),
+        *("rsqrt.default", "neg.default", "abs.default"),
     )
 )
 _METHODS = frozenset(
