@@ -177,6 +177,22 @@ def test_an_argument_that_changes_its_shape() -> None:
         capture(lambda x, y: x.unsqueeze_(0) + y, arguments())
 
 
+def test_ops_that_are_taken_apart_are_so_in_place() -> None:
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        z = x + y
+        z.addr_(x[0], y[1]).ldexp_(x.int()).renorm_(2, 0, 1.5)
+        return z.masked_scatter_(y > 0.5, x)
+
+    targets = {str(n.target) for n in capture(step, arguments()).graph.graph.nodes}
+    assert not targets & {
+        "aten.addr.default",
+        "aten.ldexp.Tensor",
+        "aten.renorm.default",
+        "aten.masked_scatter.default",
+    }
+    check_steps(step, arguments(), steps=1)
+
+
 def test_partial_writes_go_the_general_way() -> None:
     def rows(x: Tensor, y: Tensor) -> Tensor:
         x[1:3].mul_(y[0, 0])

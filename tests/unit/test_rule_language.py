@@ -12,6 +12,7 @@ from samite.ir.context import TensorType
 from samite.ir.graph import Op, Slot, intern_op
 from samite.rules import Rule, find_rule, language, rule, rules
 from samite.rules.binding import Bound, bind
+from samite.rules.language import operand_sets
 from samite.rules.notation import Term, is_run, parse
 from samite.testing.rulecheck.sample import one_op
 
@@ -104,6 +105,8 @@ def test_a_letter_may_be_lost_where_the_rule_says_how(option: str) -> None:
         {"expand": {"k": lambda *_: None}},
         {"linear": "0 2"},
         {"linear": "all each"},
+        {"increasing": "0 2"},
+        {"decreasing": "first"},
         {"padding": {2: 0}},
         {"view": lambda op: (1,)},
     ],
@@ -149,9 +152,8 @@ def test_a_notation_made_for_a_call_is_checked_too() -> None:
     "linear, sets",
     [("", ()), ("all", ((0, 1, 2),)), ("each", ((0,), (1,), (2,))), ("0 1 | 0 2", ((0, 1), (0, 2)))],
 )
-def test_linear_sets(linear: str, sets: tuple[tuple[int, ...], ...]) -> None:
-    made = Rule("my.op", "*a, *a, *a -> *a", linear=linear)
-    assert made.linear_sets(intern_op("my.op", (), (), ()), 3) == sets
+def test_operand_sets(linear: str, sets: tuple[tuple[int, ...], ...]) -> None:
+    assert operand_sets(linear, 3) == sets
 
 
 # ---- binding ----------------------------------------------------------------------------------------

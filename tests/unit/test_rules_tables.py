@@ -204,7 +204,9 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
     "padded indices": ("gather", {"padding": {}}),
     "padded divisors": ("floor_divide", {"padding": {}}),
     "a gradient that every rank has whole": ("convolution_backward", {"local": None}),
-    "statistics of shards": ("native_layer_norm", {"text": "*a n, ?(n), ?(n) -> *a n, *a 1, *a 1", "sum": "n"}),
+    "statistics of shards": (
+        "native_layer_norm", {"text": "*a n, ?(n), ?(n) -> *a n, *a 1, *a 1", "sum": "n", "expand": {}}
+    ),
     "rows that are not here": ("scatter_add", {"local": None}),
 }  # fmt: skip
 

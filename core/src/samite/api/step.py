@@ -49,14 +49,14 @@ class Step:
                 new.append(index)
             remotes.append(remote)
             arguments.append(value if remote is None else remote.send(argument.layout))
+        for index in new:  # before anything runs: what cannot become a handle leaves all state as it was
+            if tree.leaves[index].role != "input":
+                self._put(tree.leaves[index], remotes[index])
         targets = [self._target(result, remotes) for result in self.built.program.results]
         step = self.session.run(self._handle, arguments, [t.number for t in targets])
         if self.changes_structure:  # what a failed step would have made or removed must not be put in place
             self.session.wait(step)
         outputs = self._take(tree, targets, set(new), step)
-        for index in new:  # state that is only read: as a handle it is not sent again
-            if self.capture.arguments[index].kind == "state" and tree.leaves[index].role != "input":
-                self._put(tree.leaves[index], remotes[index])
         for index in self.capture.deleted:
             tree.leaves[index].delete()
         for _, optimizer in tree.optimizers:

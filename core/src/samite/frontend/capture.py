@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from samite.errors import CaptureError
 from samite.frontend.hyperparameters import Entry
 from samite.frontend.outcomes import TENSOR
+from samite.frontend.sharing import refuse_shared
 from samite.frontend.slots import Kind, Leaf
 from samite.frontend.source import line_of
 from samite.frontend.state import StateTree
@@ -115,6 +116,7 @@ def capture_call(tree: StateTree, symbols: Symbols | None = None) -> Capture:
     ]
     results = tuple(ResultSpec(o.name, o.kind, o.leaf, o.owner) for o in (step.outcomes[i] for i in kept))
     replaced = {r.argument: values[i] for i, r in zip(kept, results, strict=True)}
+    refuse_shared(tree, replaced)
     set_outputs(graph, kept)
     leaves = zip(tree.leaves, tree.tensors, strict=True)
     arguments = [_argument(leaf, tensor, replaced.get(at)) for at, (leaf, tensor) in enumerate(leaves)]

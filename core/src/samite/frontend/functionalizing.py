@@ -18,13 +18,18 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from samite.frontend.decompositions import table
+
 __all__ = ["Mode", "functionalize", "functionalize_by_trace"]
 
 aten = torch.ops.aten
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
-class _PartialWrite(Exception):
-    """A write through a view while the rest of its tensor is still read."""
+
+class _SecondTrace(Exception):
+    """What this file cannot do: a write through a view while the rest of its tensor is still read, or one of a value
+    that has to be taken apart."""
 
 
 Mode = Literal["fake", "symbolic"]
@@ -35,7 +40,7 @@ def functionalize(module: GraphModule, arguments: Sequence[Tensor], mode: Mode =
     """The same function without mutation; `arguments` are fakes. Mutated arguments are not copied back."""
     try:
         return GraphModule(module, _Functionalizer(module.graph).run())
-    except _PartialWrite:
+    except _SecondTrace:
         return functionalize_by_trace(module, arguments, mode)
 
 
@@ -44,7 +49,8 @@ def functionalize_by_trace(module: GraphModule, arguments: Sequence[Tensor], mod
         with torch.fx.traceback.preserve_node_meta():
             return Interpreter(module).run(*values)
 
-    functional = make_fx(torch.func.functionalize(again, remove="mutations"), tracing_mode=mode)(*arguments)
+    pure = torch.func.functionalize(again, remove="mutations")
+    functional = make_fx(pure, tracing_mode=mode, decomposition_table=table())(*arguments)
     for node in functional.graph.find_nodes(op="call_function", target=aten.copy_.default):
         functional.graph.erase_node(node)  # into a mutated argument, whose new value is a result
     return functional
@@ -117,12 +123,12 @@ class _Functionalizer:
         self.values[node] = self.values[target]
 
     def _cut(self, view: Node, at: int) -> None:
-        """Make `view` a root: nobody reads the rest of its tensor any more, or _PartialWrite."""
+        """Make `view` a root: nobody reads the rest of its tensor any more, or _SecondTrace."""
         root, now = self._root(view), self._now(view)
         below = [node for node in self.family[root] if self._is_below(node, view)]
         others = [root, *(node for node in self.family[root] if node not in below)]
         if any(self.last_use.get(node, -1) > at for node in others):
-            raise _PartialWrite
+            raise _SecondTrace
         self._read(view)
         del self.parent[view]
         self.family[root], self.family[view] = others[1:], [node for node in below if node is not view]
@@ -148,7 +154,10 @@ class _Functionalizer:
             case "aten::copy_" | "aten::fill_":
                 value = others[0]
             case _:
-                value = self._call(node, _functional(node), (old, *others), **kwargs)
+                functional = _functional(node)
+                if functional in table() or functional.has_kernel_for_dispatch_key(_COMPOSITE):
+                    raise _SecondTrace
+                value = self._call(node, functional, (old, *others), **kwargs)
         return self._like(node, value, old)
 
     def _like(self, node: Node, value: Node, old: Node) -> Node:
@@ -197,7 +206,7 @@ def _view_of(node: Node) -> OpOverload | None:
         return None
     view = _functional(node)
     if not any(a.alias_info is not None and not _writes(a) for a in view._schema.arguments):
-        raise _PartialWrite  # `resize_`
+        raise _SecondTrace  # `resize_`
     return view
 
 
@@ -212,7 +221,7 @@ def _written(node: Node) -> Node:
     first, *others = _op(node)._schema.arguments
     target = node.args[0] if node.args else None
     if not isinstance(target, Node) or not _writes(first) or any(_writes(other) for other in others):
-        raise _PartialWrite
+        raise _SecondTrace
     return target
 
 
@@ -226,14 +235,14 @@ def _functional(node: Node) -> OpOverload:
     namespace, name = schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
     if not name.endswith("_") or packet is None:
-        raise _PartialWrite
+        raise _SecondTrace
     overloads = [getattr(packet, key) for key in packet.overloads()]
     # `pow_.Scalar` is not `pow.Scalar`, which takes its first argument as a number.
     wanted = [_type(argument) for argument in schema.arguments]
     found = [o for o in overloads if [_type(argument) for argument in o._schema.arguments] == wanted]
     same = [o for o in found if o._overloadname == schema.overload_name]
     if not found:
-        raise _PartialWrite
+        raise _SecondTrace
     return (same or found)[0]
 
 

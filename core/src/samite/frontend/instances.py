@@ -85,12 +85,15 @@ class _Instance:
 
 def difference(one: GraphModule, other: GraphModule) -> str | None:
     """Where two graphs differ in what they compute, in their shapes or in their marks: the user's line, "" if it is not
-    known; None if they do not."""
+    known; None if they do not. Forward ops may be numbered in another way, since some are gone from one of the graphs.
+    """
     twin: dict[Node, Node] = {}
+    numbers: dict[Any, Any] = {}
     nodes = list(one.graph.nodes), list(other.graph.nodes)
     for a, b in zip(*nodes, strict=False):
         twin[a] = b
-        if _picture(one, a, twin) != _picture(other, b, {}):
+        same = numbers.setdefault(_marks(a).get("op"), _marks(b).get("op")) == _marks(b).get("op")
+        if not same or _picture(one, a, twin) != _picture(other, b, {}):
             return line_of(b) or line_of(a)
     return None if len(nodes[0]) == len(nodes[1]) else ""
 
@@ -99,7 +102,12 @@ def _picture(module: GraphModule, node: Node, twin: Mapping[Node, Node]) -> Any:
     target: Any = "" if node.op in ("placeholder", "output") else node.target
     if node.op == "get_attr":
         target = getattr(module, str(node.target)).tolist()
-    return node.op, target, _spell((node.args, node.kwargs, node.meta.get("val"), node.meta.get("custom")), twin)
+    marks = {key: mark for key, mark in _marks(node).items() if key != "op"}
+    return node.op, target, _spell((node.args, node.kwargs, node.meta.get("val"), marks), twin)
+
+
+def _marks(node: Node) -> Mapping[str, Any]:
+    return node.meta.get("custom") or {}
 
 
 def _spell(value: Any, twin: Mapping[Node, Node]) -> Any:

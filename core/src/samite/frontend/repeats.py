@@ -20,6 +20,7 @@ from samite.frontend.calls import Call, bind_as
 from samite.frontend.closures import constants_read
 from samite.frontend.hyperparameters import Entry, loose, number_names, structure, values_of
 from samite.frontend.keys import (
+    CACHES,
     HOOKS,
     MODULE,
     STEP_HOOKS,
@@ -73,7 +74,7 @@ class _Known:
         attributes = [vars(m) for _, m in tree.modules] + [vars(v) for _, v in tree.objects if has_attributes(v)]
         self._tables = [*attributes, *_tables_of_modules(tree), *_tables_of_optimizers(tree)]
         self._loose = [loose(number_names(optimizer, group)) for optimizer, group in self._groups()]
-        held = [v for table in attributes for k, v in table.items() if k not in MODULE]
+        held = [v for table in attributes for k, v in table.items() if k not in MODULE and k not in CACHES]
         held += [v for o in self._optimizers for v in own_attributes(o).values() if v is not o.defaults]
         self._containers = [v for v in held if type(v) in (list, dict, set)]
         self._held = [tree.tensors[at] for at in tree.slots if tree.leaves[at].role != "input"]

@@ -70,11 +70,12 @@ def _unwatched(module: nn.Module | None) -> Iterator[None]:
     if not isinstance(module, nn.RNNBase):
         yield
         return
-    module._flat_weight_refs = [None] * len(module._flat_weights)
+    refs: list[Any] = module._flat_weight_refs  # changed in place: others may hold the list
+    refs[:] = [None] * len(module._flat_weights)
     try:
         yield
     finally:
-        module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]
+        refs[:] = [None if w is None else weakref.ref(w) for w in module._flat_weights]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def tidy(module: GraphModule) -> None:
             graph.erase_node(node)
         elif node.target is aten.copy_.default:  # into a mutated argument, whose new value is a result
             _forward(node, node.args[1])
-        elif node.target in _SAME or _is_needless_clone(node):
+        elif node.target in _SAME or _is_needless_clone(node) or _is_whole_slice(node):
             _forward(node, node.args[0])
         else:
             node.target = _SPELLED.get(node.target, node.target)
@@ -61,6 +62,15 @@ def tidy(module: GraphModule) -> None:
 def _forward(node: Node, value: Any) -> None:
     node.replace_all_uses_with(value)
     node.graph.erase_node(node)
+
+
+def _is_whole_slice(node: Node) -> bool:
+    """`x[:, 0]` takes all of dim 0 first, but only where that dim is a symbol: an int tells torch that this is `x`."""
+    if node.target is not aten.slice.Tensor:
+        return False
+    named: dict[str, Any] = dict(zip(("x", "dim", "start", "end", "step"), node.args, strict=False)) | node.kwargs
+    whole = named.get("start") in (None, 0) and named.get("end") in (None, sys.maxsize)
+    return whole and named.get("step", 1) == 1
 
 
 def _is_needless_clone(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any
 from samite.errors import RuleError
 from samite.ir.graph import ListOf, Op, Slot, overload
 from samite.placement import REDUCTIONS
-from samite.rules.language import Rule, find_rule
+from samite.rules.language import Rule, find_rule, operand_sets
 from samite.rules.notation import Group, Notation, Term, is_run
 
 __all__ = ["Bound", "bind"]
@@ -41,7 +41,18 @@ class Bound:
 
     @cached_property
     def linear(self) -> tuple[tuple[int, ...], ...]:
-        return self.rule.linear_sets(self.op, len(self.notation.operands))
+        return self._sets(self.rule.linear)
+
+    @cached_property
+    def passing(self) -> tuple[tuple[str, str, tuple[tuple[int, ...], ...]], ...]:
+        """(kind that operands owe, kind that results then owe, the sets of operands that may owe it together)."""
+        rising, falling = self._sets(self.rule.increasing), self._sets(self.rule.decreasing)
+        found = [(kind, kind, rising) for kind in ("max", "min") if rising]
+        found += [(kind, other, falling) for kind, other in (("max", "min"), ("min", "max")) if falling]
+        return (*found, ("sum", "sum", self.linear))
+
+    def _sets(self, option: str | Callable[[Op], str]) -> tuple[tuple[int, ...], ...]:
+        return operand_sets(option(self.op) if callable(option) else option, len(self.notation.operands))
 
     @cached_property
     def reduced(self) -> Mapping[str, str]:

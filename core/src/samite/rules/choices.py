@@ -11,7 +11,7 @@ from samite.layout import Dim, Factor, Layout, axes_of, canonical, regroup, with
 from samite.rules.binding import Bound
 from samite.rules.notation import Group
 
-__all__ = ["Granted", "grants", "owed_choices"]
+__all__ = ["Granted", "Owing", "grants", "owed_choices"]
 
 _WISH = 1 << 30
 """The operand number of a wish: after all operands."""
@@ -111,31 +111,51 @@ def _even(f: Factor, mesh: Mapping[str, int]) -> bool:
     return all(chunks[i] == chunks[i + 1] * mesh[axis] for i, axis in enumerate(f.axes[1:]))
 
 
-def owed_choices(
-    bound: Bound, have: Sequence[Layout], granted: Granted, mesh: Mapping[str, int]
-) -> Iterator[list[frozenset[str]]]:
-    """What each operand may keep owing (sum): for every axis that no letter uses, one of the rule's linear sets, or
-    nothing."""
-    used = {axis for factors in granted.factors.values() for axis in axes_of(factors)}
+class Owing(NamedTuple):
+    """The axes over which each operand owes `kind`, and the kind that results then owe over all of these."""
+
+    axes: Sequence[frozenset[str]]
+    kind: str
+    passed: str
+
+
+def owed_choices(bound: Bound, have: Sequence[Layout], granted: Granted, mesh: Mapping[str, int]) -> Iterator[Owing]:
+    """What operands may keep owing: for every axis that no letter uses, one of the rule's operand sets, or nothing.
+
+    The last one is nothing at all, beyond what a split sum asks for.
+    """
     base: list[frozenset[str]] = [frozenset() for _ in have]
     for letter, factors in granted.factors.items():
         if bound.reduced.get(letter) == "sum":
             _owe_beside(bound, base, letter, frozenset(axes_of(factors)))
-    options: list[list[tuple[str, tuple[int, ...]]]] = []
+    for kind, passed, sets in bound.passing:
+        options = list(_options(bound, have, granted, mesh, kind, sets)) if granted.kind in ("", passed) else []
+        if kind != "sum" and (any(base) or not options):
+            continue
+        for choice in product(*options):
+            owed = list(base)
+            for axis, roles in choice:
+                owed = [o | {axis} if role in roles else o for o, role in zip(owed, bound.roles, strict=True)]
+            yield Owing(owed, kind, passed)
+
+
+def _options(
+    bound: Bound,
+    have: Sequence[Layout],
+    granted: Granted,
+    mesh: Mapping[str, int],
+    kind: str,
+    sets: Sequence[tuple[int, ...]],
+) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    """For each axis that operands owe `kind` over: the set that has most of them, or none."""
+    used = {axis for factors in granted.factors.values() for axis in axes_of(factors)}
     for axis in mesh:
         holders = {
-            role for role, layout in zip(bound.roles, have, strict=True) if axis in layout.owed and layout.kind == "sum"
+            role for role, layout in zip(bound.roles, have, strict=True) if axis in layout.owed and layout.kind == kind
         }
-        if axis in used or not holders or granted.kind not in ("", "sum"):
-            continue
-        sets = [s for s in bound.linear if holders & set(s)]
-        if sets:
-            options.append([(axis, max(sets, key=lambda s: len(holders & set(s)))), (axis, ())])
-    for choice in product(*options):
-        owed = list(base)
-        for axis, roles in choice:
-            owed = [o | {axis} if role in roles else o for o, role in zip(owed, bound.roles, strict=True)]
-        yield owed
+        fitting = [s for s in sets if holders & set(s)]
+        if axis not in used and fitting:
+            yield [(axis, max(fitting, key=lambda s: len(holders & set(s)))), (axis, ())]
 
 
 def _owe_beside(bound: Bound, owed: list[frozenset[str]], letter: str, axes: frozenset[str]) -> None:

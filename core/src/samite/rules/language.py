@@ -20,7 +20,7 @@ from samite.errors import RuleError, RuleMissing, nearest
 from samite.ir.graph import Op
 from samite.rules.notation import Notation, letters, parse
 
-__all__ = ["Rule", "find_rule", "rule", "rules"]
+__all__ = ["Rule", "find_rule", "operand_sets", "rule", "rules"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class Rule:
     `linear`: operand sets that may be owed (sum) together over axes that no letter uses, "0 1 | 0 2"; "each" is every
         operand alone, "all" is all together; a function gives it for a call. If a summed letter is split, the operands
         of its set that lack it become owed too, so that a bias counts once.
+    `increasing`, `decreasing`: likewise operand sets that may be owed as max or min, for the op grows (falls) with them
+        together: a largest (smallest) element stays one, or becomes the other. It must take infinities too, and the
+        ends of the integers' range, which stand for no element.
     `indexes`: letters addressed by value. They need no masks, and may be split where only a result has them.
     `padding`: operand -> what its padding must hold, for kernels that fail on some: an index must be in range, a
         divisor not 0. An int is for operands of integers alone, a float for any.
@@ -57,6 +60,8 @@ class Rule:
     window: str = ""
     at: str = ""
     linear: str | Callable[[Op], str] = ""
+    increasing: str | Callable[[Op], str] = ""
+    decreasing: str | Callable[[Op], str] = ""
     indexes: str = ""
     padding: Mapping[int, float] = field(default_factory=dict[int, float])
     local: Callable[..., Any] | None = None
@@ -82,15 +87,6 @@ class Rule:
         found = parse(self.text(op))
         self._check(found)
         return found
-
-    def linear_sets(self, op: Op, operands: int) -> tuple[tuple[int, ...], ...]:
-        """The operand sets of `linear`, by the rule's operand numbers."""
-        text = self.linear(op) if callable(self.linear) else self.linear
-        if text == "all":
-            return (tuple(range(operands)),)
-        if text == "each":
-            return tuple((i,) for i in range(operands))
-        return tuple(tuple(int(i) for i in part.split()) for part in text.split("|") if part.strip())
 
     @cached_property
     def _parsed(self) -> Notation:
@@ -128,14 +124,28 @@ class Rule:
         unknown = named - letters(notation.operands) - letters(notation.results)
         if unknown:
             raise RuleError(f"{self.op}: {', '.join(sorted(unknown))} is in no term of {str(self)!r}")
-        sets = "" if callable(self.linear) or self.linear in ("all", "each") else self.linear.replace("|", " ")
-        if wrong := [word for word in sets.split() if not word.isdigit()]:
-            raise RuleError(
-                f"{self.op}: linear has {wrong[0]!r}", help='write operand sets like "0 1 | 0 2", or "each", "all"'
-            )
-        beyond = [i for i in (*map(int, sets.split()), *self.padding) if i >= len(notation.operands)]
+        numbers = [*self.padding]
+        for option in ("linear", "increasing", "decreasing"):
+            sets: Any = getattr(self, option)
+            words = [] if callable(sets) or sets in ("all", "each") else sets.replace("|", " ").split()
+            if wrong := [word for word in words if not word.isdigit()]:
+                raise RuleError(
+                    f"{self.op}: {option} has {wrong[0]!r}",
+                    help='write operand sets like "0 1 | 0 2", or "each", "all"',
+                )
+            numbers += map(int, words)
+        beyond = [i for i in numbers if i >= len(notation.operands)]
         if beyond:
             raise RuleError(f"{self.op}: {str(self)!r} has no operand {beyond[0]}", help="operands count from 0")
+
+
+def operand_sets(text: str, operands: int) -> tuple[tuple[int, ...], ...]:
+    """ "0 1 | 0 2" as sets of operand numbers; "all" and "each" of so many operands."""
+    if text == "all":
+        return (tuple(range(operands)),)
+    if text == "each":
+        return tuple((i,) for i in range(operands))
+    return tuple(tuple(int(i) for i in part.split()) for part in text.split("|") if part.strip())
 
 
 def _words(text: str) -> set[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from samite.layout import Dim, Factor, Layout, axes_of, canonical, identity, plan, regroup, without
 from samite.rules.binding import Bound
-from samite.rules.choices import Granted, grants, owed_choices
+from samite.rules.choices import Granted, Owing, grants, owed_choices
 from samite.rules.notation import Group
 
 __all__ = ["Mask", "OpPlan", "plan_between", "plan_op", "settle"]
@@ -74,8 +74,8 @@ def _plans(
         yield from _view_plans(bound.rule.view(bound.op), have[0], mesh, wish[0] if wish else None)
         return
     for granted in grants(bound, have, mesh, wish):
-        for owed in owed_choices(bound, have, granted, mesh):
-            yield _assemble(bound, granted, owed, mesh)
+        for owing in owed_choices(bound, have, granted, mesh):
+            yield _assemble(bound, granted, owing, mesh)
 
 
 def _view_plans(
@@ -122,7 +122,7 @@ def _with_lost_axes(
     return found if found != list(result) else None
 
 
-def _assemble(bound: Bound, granted: Granted, owed: Sequence[frozenset[str]], mesh: Mapping[str, int]) -> OpPlan:
+def _assemble(bound: Bound, granted: Granted, owing: Owing, mesh: Mapping[str, int]) -> OpPlan:
     given, kind = granted
 
     def layout(groups: Sequence[Group], owes: frozenset[str], reduces: str) -> Layout:
@@ -132,13 +132,13 @@ def _assemble(bound: Bound, granted: Granted, owed: Sequence[frozenset[str]], me
         )
         return Layout(dims, reduces if owes else "", owes)
 
-    needs = tuple(layout(groups, o, "sum") for groups, o in zip(bound.operands, owed, strict=True))
-    passed = frozenset(axis for o in owed for axis in o)
+    needs = tuple(layout(groups, o, owing.kind) for groups, o in zip(bound.operands, owing.axes, strict=True))
+    passed = frozenset(axis for o in owing.axes for axis in o)
     results: list[Layout] = []
     for groups, type in zip(bound.results, bound.op.results, strict=True):
         lost = {axis for letter in _lost(bound, given, groups) for axis in axes_of(given[letter])}
         owes = frozenset(lost) | passed if type.dtype != "none" else frozenset[str]()
-        results.append(layout(groups, owes, kind or "sum"))
+        results.append(layout(groups, owes, kind or owing.passed))
     return OpPlan(needs, tuple(results), given, tuple(_masks(bound, given, mesh)))
 
 

@@ -107,6 +107,6 @@ def index_put(
 INDEXED = " ".join(f"k{i}" for i in range(16))
 
 for name in ("index.Tensor", "_unsafe_index.Tensor"):
-    rule(name, index_text, sum=INDEXED, indexes=INDEXED, linear="0", padding={1: 0}, local=index)
+    rule(name, index_text, sum=INDEXED, indexes=INDEXED, linear="0", increasing="0", padding={1: 0}, local=index)
 for name in ("index_put", "_unsafe_index_put.hacked_twin"):
     rule(name, index_put_text, sum="i", indexes=INDEXED, linear="0 2", padding={1: 0}, local=index_put)

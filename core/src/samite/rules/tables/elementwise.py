@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from samite.ir.graph import Op
 from samite.rules.language import rule
 
@@ -26,6 +29,7 @@ BINARY = """
     pow.Tensor_Tensor where.ScalarOther where.ScalarSelf masked_fill.Scalar _prelu_kernel
 """
 FURTHER_UNARY = "angle copysign.Scalar i0 isneginf isposinf mvlgamma"
+EXTREMES = "maximum minimum clamp_max.Tensor clamp_min.Tensor"
 FURTHER_BINARY = "gcd igamma igammac lcm"
 POLYNOMIALS = """
     chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h
@@ -39,6 +43,34 @@ BACKWARD = """
     logit_backward mish_backward sigmoid_backward silu_backward softplus_backward softshrink_backward
     hardshrink_backward tanh_backward threshold_backward
 """
+
+
+RISING = """
+    add.Scalar atan ceil clamp clamp_max clamp_min erf exp exp2 expm1 floor hardsigmoid hardshrink hardtanh relu relu6
+    round selu sigmoid sign softshrink sub.Scalar tanh trunc
+"""
+CLOSED = "ceil clamp clamp_max clamp_min floor hardtanh relu relu6 round sign trunc"
+"""Those of them that take the ends of the integers' range."""
+
+
+def of_floats(sets: str) -> Callable[[Op], str]:
+    """Operand sets of ops on floating numbers: the ends of the integers' range overflow."""
+    return lambda op: sets if all(t.dtype.startswith(("float", "bfloat")) for t in (*op.operands, *op.results)) else ""
+
+
+def scaled(positive: bool) -> Callable[[Op], str]:
+    """The operand of a product with a number, if that is positive (negative)."""
+
+    def factor(op: Op) -> str:
+        number = op.literals["other"]
+        return of_floats("0")(op) if (number > 0 if positive else number < 0) else ""
+
+    return factor
+
+
+def terms(sets: str, otherwise: str) -> Callable[[Op], str]:
+    """Operand sets of a sum whose second term has a positive factor, and of any other."""
+    return lambda op: of_floats(sets if op.literals.get("alpha", 1) > 0 else otherwise)(op)
 
 
 def exact(op: Op, operand: int = 0) -> bool:
@@ -59,16 +91,25 @@ def exact_cast(op: Op) -> str:
     return "all" if exact(op) else ""
 
 
+MONOTONE: Mapping[str, Mapping[str, Any]] = {
+    **{name: {"increasing": "all"} for name in ("alias", "clone", "detach")},
+    **{name: {"increasing": of_floats("0")} for name in ("deg2rad", "rad2deg")},
+    **{name: {"increasing": scaled(True), "decreasing": scaled(False)} for name in ("mul.Scalar", "div.Scalar")},
+    "neg": {"decreasing": of_floats("0")},
+}
+
+
 def exact_copy(op: Op) -> str:
     return "1" if exact(op, 1) else ""
 
 
 for name in (*UNARY.split(), *FURTHER_UNARY.split(), *(f"special_{name}" for name in SPECIAL_UNARY.split())):
-    rule(name, "*a -> *a")
+    rising = "0" if name in CLOSED.split() else of_floats("0") if name in RISING.split() else ""
+    rule(name, "*a -> *a", increasing=rising)
 for name in LINEAR_UNARY.split():
-    rule(name, "*a -> *a", linear="all")
+    rule(name, "*a -> *a", linear="all", **MONOTONE.get(name, {}))
 for name in (BINARY + FURTHER_BINARY).split():
-    rule(name, "*a, *a -> *a")
+    rule(name, "*a, *a -> *a", increasing="each" if name in EXTREMES.split() else "")
 for name, factor in (("special_zeta", ""), ("special_xlog1py", "0")):
     rule(name, "*a, *a -> *a", linear=factor)
     rule(f"{name}.other_scalar", "*a -> *a", linear=factor)
@@ -82,8 +123,8 @@ for name in QUOTIENTS.split():
 for name in BACKWARD.split():
     rule(name, "*a, *a -> *a", linear="0")
 
-rule("add.Tensor", "*a, *a -> *a", linear="all")
-rule("sub.Tensor", "*a, *a -> *a", linear="all")
+rule("add.Tensor", "*a, *a -> *a", linear="all", increasing=terms("0 | 1", "0"))
+rule("sub.Tensor", "*a, *a -> *a", linear="all", increasing=of_floats("0"), decreasing=terms("1", ""))
 rule("rsub.Tensor", "*a, *a -> *a", linear="all")
 rule("mul.Tensor", "*a, *a -> *a", linear="each")
 rule("div.Tensor", "*a, *a -> *a", linear="0")
@@ -92,8 +133,8 @@ rule("addcmul", "*a, *a, *a -> *a", linear="0 1 | 0 2")
 rule("addcdiv", "*a, *a, *a -> *a", linear="0 1")
 rule("lerp.Scalar", "*a, *a -> *a", linear="all")
 rule("lerp.Tensor", "*a, *a, *a -> *a", linear="0 1")
-rule("where.self", "*a, *a, *a -> *a", linear="1 2")
-rule("clamp.Tensor", "*a, ?(*a), ?(*a) -> *a")
+rule("where.self", "*a, *a, *a -> *a", linear="1 2", increasing="1 | 2 | 1 2")
+rule("clamp.Tensor", "*a, ?(*a), ?(*a) -> *a", increasing="each")
 rule("masked_fill.Tensor", "*a, *a, . -> *a")
 rule("copy", "*a, *a -> *a", linear=exact_copy)
 rule("fill.Tensor", "*a, . -> *a", linear="1")

@@ -76,7 +76,16 @@ def index_select(s: Shards, x: torch.Tensor, index: torch.Tensor, dim: int) -> t
     return kept(along(mine, dim, x.ndim), x.index_select(dim, position))
 
 
-rule("embedding", "v h, *a -> *a h", sum="v", indexes="v", linear="0", padding={1: 0}, local=embedding)
+rule(
+    "embedding",
+    "v h, *a -> *a h",
+    sum="v",
+    indexes="v",
+    linear="0",
+    increasing="0",
+    padding={1: 0},
+    local=embedding,
+)
 rule(
     "embedding_dense_backward",
     embedding_backward_text,
@@ -93,6 +102,7 @@ rule(
     indexes="d",
     at="dim",
     linear="0",
+    increasing="0",
     padding={1: 0},
     local=index_select,
 )
@@ -129,4 +139,4 @@ def gather(s: Shards, x: torch.Tensor, index: torch.Tensor, *, dim: int, sparse_
     return kept(mine, x.gather(dim, position))
 
 
-rule("gather", gather_text, sum="d", indexes="d", linear="0", padding={1: 0}, local=gather)
+rule("gather", gather_text, sum="d", indexes="d", linear="0", increasing="0", padding={1: 0}, local=gather)

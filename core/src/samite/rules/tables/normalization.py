@@ -1,10 +1,11 @@
-"""Normalisations that stay one op. The normalised dims must be whole: their statistics are one kernel's."""
+"""Normalisations that stay one op."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from samite.ir.graph import Op
+from samite.rules.expansions.normalization import layer_norm, layer_norm_backward
 from samite.rules.language import rule
 
 
@@ -13,16 +14,24 @@ def normalised(text: str) -> Callable[[Op], str]:
 
     def spell(op: Op) -> str:
         count = len(op.literals["normalized_shape"])
-        return text.format(n=" ".join(f"N{i}" for i in range(count)), o=" ".join(["1"] * count))
+        return text.format(n=" ".join(f"n{i}" for i in range(count)), o=" ".join(["1"] * count))
 
     spell.__name__ = "normalised"
     return spell
 
 
-rule("native_layer_norm", normalised("*a {n}, ?({n}), ?({n}) -> *a {n}, *a {o}, *a {o}"))
+DIMS = range(8)
+"""Of what is normalised."""
+
+rule(
+    "native_layer_norm",
+    normalised("*a {n}, ?({n}), ?({n}) -> *a {n}, *a {o}, *a {o}"),
+    expand={f"n{i}": layer_norm for i in DIMS},
+)
 rule(
     "native_layer_norm_backward",
     normalised("*a {n}, *a {n}, *a {o}, *a {o}, ?({n}), ?({n}) -> *a {n}, {n}, {n}"),
     sum="a",
     linear="0",
+    expand={f"n{i}": layer_norm_backward for i in DIMS},
 )

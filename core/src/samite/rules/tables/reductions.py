@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from samite.ir.graph import Op
-from samite.rules.expansions.scan import cumsum
+from samite.rules.expansions.scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 from samite.rules.expansions.search import argmax, argmin, max_dim, min_dim
 from samite.rules.expansions.softmax import log_softmax, log_softmax_backward, logsumexp, softmax, softmax_backward
 from samite.rules.language import rule
@@ -37,7 +37,10 @@ rule("_log_softmax_backward_data", "*a d, *a d -> *a d", at="dim", linear="0", e
 rule("logsumexp", "*a *r -> *a", at="dim", expand={"r": logsumexp})
 
 rule("cumsum", "*a d -> *a d", at="dim", plain="d", linear=exact_cast, expand={"d": cumsum})
-rule("cumprod", "*a D -> *a D", at="dim")
+rule("cumprod", "*a d -> *a d", at="dim", plain="d", expand={"d": cumprod})
+rule("logcumsumexp", "*a d -> *a d", at="dim", plain="d", expand={"d": logcumsumexp})
+rule("cummax", "*a d -> *a d, *a d", at="dim", plain="d", expand={"d": cummax})
+rule("cummin", "*a d -> *a d, *a d", at="dim", plain="d", expand={"d": cummin})
 
 rule("argmax", found, at="dim", plain="d", expand={"d": argmax})
 rule("argmin", found, at="dim", plain="d", expand={"d": argmin})
@@ -45,6 +48,3 @@ rule("max.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": max_dim})
 rule("min.dim", "*a d -> *a, *a", at="dim", plain="d", expand={"d": min_dim})
 # Which of equal elements comes first is up to the kernel, so it must see all: masked logits are equal, and zeros.
 rule("topk", "*a D -> *a K, *a K", at="dim")
-for name in ("cummax", "cummin"):
-    rule(name, "*a D -> *a D, *a D", at="dim")
-rule("logcumsumexp", "*a D -> *a D", at="dim")

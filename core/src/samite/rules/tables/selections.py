@@ -11,7 +11,7 @@ from samite.ir.graph import Op
 from samite.rules.language import rule
 from samite.rules.shards import Shards, along
 from samite.rules.tables.slices import at_dim, put
-from samite.rules.tables.views import arrow, dims_of
+from samite.rules.tables.views import MOVES, arrow, dims_of
 
 
 def select(op: Op) -> str:
@@ -103,13 +103,13 @@ def resized_backward(op: str) -> Callable[..., torch.Tensor]:
     return local
 
 
-rule("select.int", select, sum="k", indexes="k", linear="all", local=select_local)
-rule("select_backward", select_backward, indexes="k", linear="all", local=select_backward_local)
-rule("select_scatter", select_scatter, indexes="k", linear="all", local=select_scatter_local)
-rule("unfold", unfold, linear="all")
+rule("select.int", select, sum="k", indexes="k", **MOVES, local=select_local)
+rule("select_backward", select_backward, indexes="k", **MOVES, local=select_backward_local)
+rule("select_scatter", select_scatter, indexes="k", **MOVES, local=select_scatter_local)
+rule("unfold", unfold, **MOVES)
 rule("unfold_backward", unfold_backward, linear="all", local=resized_backward("unfold_backward"))
-rule("diagonal", diagonal, linear="all")
-rule("diagonal_copy", diagonal, linear="all")
-rule("diagonal_backward", diagonal_backward, linear="all", local=resized_backward("diagonal_backward"))
-rule("diagonal_scatter", diagonal_scatter, linear="all")
+rule("diagonal", diagonal, **MOVES)
+rule("diagonal_copy", diagonal, **MOVES)
+rule("diagonal_backward", diagonal_backward, **MOVES, local=resized_backward("diagonal_backward"))
+rule("diagonal_scatter", diagonal_scatter, **MOVES)
 rule("trace", "M N -> .", linear="all")

@@ -16,7 +16,7 @@ import torch
 from samite.ir.graph import Op
 from samite.rules.language import rule
 from samite.rules.shards import Shards
-from samite.rules.tables.views import arrow, dims_of
+from samite.rules.tables.views import MOVES, arrow, dims_of
 
 
 def unit(sizes: Sequence[int]) -> int:
@@ -176,12 +176,12 @@ def pads_zero(op: Op) -> str:
     return "all" if op.literals.get("value", 0) == 0 else ""
 
 
-rule("split.Tensor", split, linear="all", local=split_local)
-rule("split_with_sizes", split, linear="all", local=split_local)
-rule("cat", cat, linear="all")
-rule("stack", stack, linear="all")
-rule("unbind.int", unbind, linear="all")
-rule("slice.Tensor", slice_text, linear="all", local=slice_local)
-rule("slice_backward", slice_backward_text, linear="all", local=slice_backward_local)
-rule("slice_scatter", slice_scatter_text, linear="all", local=slice_scatter_local)
-rule("constant_pad_nd", pad, linear=pads_zero)
+rule("split.Tensor", split, **MOVES, local=split_local)
+rule("split_with_sizes", split, **MOVES, local=split_local)
+rule("cat", cat, **MOVES)
+rule("stack", stack, **MOVES)
+rule("unbind.int", unbind, **MOVES)
+rule("slice.Tensor", slice_text, **MOVES, local=slice_local)
+rule("slice_backward", slice_backward_text, **MOVES, local=slice_backward_local)
+rule("slice_scatter", slice_scatter_text, **MOVES, local=slice_scatter_local)
+rule("constant_pad_nd", pad, linear=pads_zero, increasing="all")

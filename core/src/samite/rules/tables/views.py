@@ -3,7 +3,7 @@ others name where each dim goes. What cuts dims is in slices.py, what selects fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,10 @@ from samite.rules.shards import Shards
 VIEWS = """
     _unsafe_view _reshape_alias flatten.using_ints reshape squeeze squeeze.dim squeeze.dims unflatten.int unsqueeze view
 """
+
+
+MOVES: Mapping[str, str] = {"linear": "all", "increasing": "all"}
+"""Options of ops that move elements, or fill in constants: whatever is owed stays owed."""
 
 
 def result_shape(op: Op) -> tuple[int, ...]:
@@ -86,12 +90,12 @@ def triangle(upper: bool) -> Callable[..., torch.Tensor]:
 
 for name in VIEWS.split():
     rule(name, view=result_shape)
-rule("t", reverse, linear="all")
-rule("transpose.int", transpose, linear="all")
-rule("permute", permute, linear="all")
-rule("expand", "*a -> *a", indexes="a", linear="all", local=expand_local)
-rule("repeat", repeat, linear="all")
-rule("flip", whole("dims"), linear="all")
-rule("roll", whole("dims"), linear="all")
-rule("tril", "*a m n -> *a m n", linear="all", local=triangle(upper=False))
-rule("triu", "*a m n -> *a m n", linear="all", local=triangle(upper=True))
+rule("t", reverse, **MOVES)
+rule("transpose.int", transpose, **MOVES)
+rule("permute", permute, **MOVES)
+rule("expand", "*a -> *a", indexes="a", **MOVES, local=expand_local)
+rule("repeat", repeat, **MOVES)
+rule("flip", whole("dims"), **MOVES)
+rule("roll", whole("dims"), **MOVES)
+rule("tril", "*a m n -> *a m n", **MOVES, local=triangle(upper=False))
+rule("triu", "*a m n -> *a m n", **MOVES, local=triangle(upper=True))

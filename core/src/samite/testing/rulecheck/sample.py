@@ -49,6 +49,8 @@ class Fill:
             steps = torch.randperm(count, generator=generator).to(torch.float64) / count
             drawn = self.low + steps * (self.high - self.low)
             return drawn[: torch.Size(self.shape).numel()].view(self.shape).to(self.dtype)
+        if self.low == self.high:
+            return torch.full(self.shape, self.low, dtype=self.dtype)
         if self.dtype == torch.bool:
             return torch.rand(self.shape, generator=generator) < 0.5
         if self.dtype.is_complex:

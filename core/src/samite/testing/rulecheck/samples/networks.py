@@ -21,6 +21,8 @@ def normalised() -> Iterator[Sample]:
             mask = [True, weight is not None, bias is not None]
             arguments = (floats(*batch, *dims), x, list(dims), mean, rstd, weight, bias, mask)
             yield Sample("aten.native_layer_norm_backward", arguments)
+    half = floats(7, 6, dtype=torch.bfloat16)
+    yield Sample("aten.native_layer_norm", (half, [6], floats(6, dtype=torch.bfloat16), None, 1e-5))
 
 
 class Windowed(Fill):

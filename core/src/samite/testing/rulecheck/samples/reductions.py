@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import torch
 
-from samite.testing.rulecheck.sample import Sample, bools, distinct, floats, ints
+from samite.testing.rulecheck.sample import Fill, Sample, bools, distinct, floats, ints
 
 __all__ = ["samples"]
+
+
+class WithNaN(Fill):
+    def make(self, generator: torch.Generator) -> torch.Tensor:
+        x = super().make(generator)
+        return torch.where(x > 1, torch.nan, x)
 
 
 def reduced() -> Iterator[Sample]:
@@ -69,7 +75,10 @@ def searches() -> Iterator[Sample]:
         for name in ("cummax", "cummin"):
             yield Sample(f"aten.{name}", (distinct(7, 4), dim))
             yield Sample(f"aten.{name}", (ints(7, 4, low=0, high=1), dim))
+            yield Sample(f"aten.{name}", (WithNaN((7, 4)), dim), gradient=False)
         yield Sample("aten.logcumsumexp", (floats(7, 4), dim))
+        yield Sample("aten.logcumsumexp", (floats(7, 4, low=-torch.inf, high=-torch.inf), dim), gradient=False)
+        yield Sample("aten.cumprod", (ints(7, 4, dtype=torch.int32), dim))
         for keepdim in (False, True):
             for name in ("max.dim", "min.dim", "argmax", "argmin"):
                 yield Sample(f"aten.{name}", (distinct(7, 4), dim, keepdim))
