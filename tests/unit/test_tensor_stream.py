@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,12 @@ def test_random_numbers_are_those_of_a_rank(mesh: Mesh) -> None:
 def test_printing_shows_values(mesh: Mesh) -> None:
     x = samite.tensor([1.0, 2.0], mesh, {"dp": Shard(0)})
     assert repr(x + 1) == "samite.Tensor([2., 3.], layout=[2:dp], mesh=(cpu dp=2 tp=2))"
+
+
+def test_taking_a_whole_value_is_said_in_the_log(mesh: Mesh, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="samite"):
+        assert samite.tensor([3.0], mesh, {"dp": Shard(0)})[0].item() == 3.0
+    assert "takes the whole of a value laid out as" in caplog.text
 
 
 class TestErrors:

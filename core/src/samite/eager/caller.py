@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from samite.eager import foreach, reads
-from samite.eager.calls import Call, Place, facts, leaves_of
+from samite.eager.calls import Call, Place, at, facts, leaves_of, replaced
 from samite.eager.emission import Plan, result_specs
 from samite.eager.hoisting import hoisted, numbers
 from samite.eager.keys import exact_key, key_of
@@ -25,7 +25,7 @@ from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.runtime.sharding import dtype_name
 
-__all__ = ["Caller", "Planned", "at", "replaced"]
+__all__ = ["Caller", "Planned"]
 
 MOST = 1 << 15
 """Plans that are remembered; the oldest make room."""
@@ -120,10 +120,10 @@ class Caller:
         known = facts(func)
         if known.views:  # of memory that may be left behind
             for index, made in enumerate([result] if type(result) is kind else result):
-                made._spec = made._spec.having(loose=True)
+                made._spec = made._spec.loosened
                 made._view = View(func, args, kwargs, index)
         for (place, x), (_, made) in zip(loose, firm, strict=True):
-            if (known.names[place[0]] if isinstance(place[0], int) else place[0]) in known.written:
+            if known.writes(place):
                 x._view.written(x, made)
                 result = x if result is made else result
         return result
@@ -210,28 +210,6 @@ def _remember(cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:
     if len(cache) >= most:
         cache.pop(next(iter(cache)))
     cache[key] = value
-
-
-def at(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The argument at a place."""
-    value = args[place[0]] if isinstance(place[0], int) else kwargs[place[0]]
-    return value if len(place) == 1 else value[place[1]]
-
-
-def replaced(
-    args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[tuple[Place, Any]]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with other tensors at some places."""
-    found, named = list(args), dict(kwargs)
-    for place, value in values:
-        holder: Any = found if isinstance(place[0], int) else named
-        if len(place) == 1:
-            holder[place[0]] = value
-        else:
-            items: Any = list(holder[place[0]])
-            items[place[1]] = value
-            holder[place[0]] = items
-    return tuple(found), named
 
 
 def _describe(kind: type[Any], x: Any) -> tuple[TensorType, tuple[int, ...], Layout | None]:

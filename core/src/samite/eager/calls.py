@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +12,11 @@ import torch
 from samite.ir.context import TensorType
 from samite.layout import Layout
 
-__all__ = ["Call", "Facts", "Leaf", "Place", "facts", "leaves_of"]
+__all__ = ["Call", "Facts", "Leaf", "Place", "at", "facts", "leaves_of", "replaced"]
+
+
+Place = tuple["int | str", ...]
+"""Where a tensor stands among the arguments: (1,) or (0, 2) or ("out",)."""
 
 
 class Facts(NamedTuple):
@@ -22,6 +26,10 @@ class Facts(NamedTuple):
     names: tuple[str, ...]
     written: frozenset[str]
     views: bool
+
+    def writes(self, place: Place) -> bool:
+        """Whether the op writes to what stands there."""
+        return (self.names[place[0]] if isinstance(place[0], int) else place[0]) in self.written
 
 
 @cache
@@ -34,10 +42,6 @@ def facts(func: Any) -> Facts:
     written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     views = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
     return Facts(tuple(a.name for a in schema.arguments), written, views)
-
-
-Place = tuple["int | str", ...]
-"""Where a tensor stands among the arguments: (1,) or (0, 2) or ("out",)."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,31 @@ def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[P
                     yield (key, index), item
 
 
+def at(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The argument at a place."""
+    value = args[place[0]] if isinstance(place[0], int) else kwargs[place[0]]
+    return value if len(place) == 1 else value[place[1]]
+
+
+def replaced(
+    args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[tuple[Place, Any]]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with other tensors at some places."""
+    found, named = list(args), dict(kwargs)
+    for place, value in values:
+        holder: Any = found if isinstance(place[0], int) else named
+        if len(place) == 1:
+            holder[place[0]] = value
+        else:
+            items: Any = list(holder[place[0]])
+            items[place[1]] = value
+            holder[place[0]] = items
+    return tuple(found), named
+
+
 @dataclass(frozen=True)
 class Call:
-    """`func(*args, **kwargs)` with leaves in place of tensors. `outcome` is how its results are put together."""
+    """`func(*args, **kwargs)` with leaves in place of tensors."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -82,8 +108,7 @@ class Call:
         known = facts(func)
         leaves: list[Leaf] = []
         for place, tensor in leaves_of(args, kwargs):
-            name = known.names[place[0]] if isinstance(place[0], int) else place[0]
-            leaves.append(Leaf(place, *describe(tensor), name in known.written))
+            leaves.append(Leaf(place, *describe(tensor), known.writes(place)))
         found = iter(leaves)
         return cls(func, _map(args, found), {k: _replace(v, found) for k, v in kwargs.items()}, tuple(leaves))
 

@@ -29,15 +29,16 @@ class Driver(Caller):
         self.session, self.mesh = session, session.mesh
         self.stream = Stream(session)
 
-    def handle(self, kind: type[Any], remote: Remote, stride: tuple[int, ...] | None = None) -> Any:
-        """A tensor whose value is that of a buffer on the workers."""
-        made = enclosing(NOTHING, spec(self, remote.layout, remote.dtype, stride, loose=True), kind)
+    def handle(self, kind: type[Any], remote: Remote, known: Spec | None = None) -> Any:
+        """A tensor whose value is that of a buffer on the workers; `known` is its spec, firm or not, if it is known."""
+        known = spec(self, remote.layout, remote.dtype) if known is None else known
+        made = enclosing(NOTHING, known.loosened, kind)
         made._remote, made._view = remote, _Buffer(remote)
         return made
 
     def call(self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in _SAME and isinstance(args[0]._view, _Buffer):
-            return self.handle(kind, args[0]._remote, args[0]._spec.stride)
+            return self.handle(kind, args[0]._remote, args[0]._spec)
         if func is torch.ops.aten.copy_.default and self._overwrites(kind, *args[:2]):
             # What the workers hold is not asked for: so a checkpoint can be loaded where they are gone.
             args[0]._remote.adopt(args[1].detach().to(args[0].dtype, copy=True))
@@ -60,7 +61,9 @@ class Driver(Caller):
 
     def firm(self, x: Any) -> Any:
         known: Spec = x._spec
-        made = enclosing(NOTHING, spec(self, x._remote.layout, known.dtype, known.stride), type(x))
+        if known.layout is not x._remote.layout:  # a program has made it another one
+            known = x._spec = known.having(layout=x._remote.layout)
+        made = enclosing(NOTHING, known.firmed, type(x))
         made._remote = x._remote
         return made
 
@@ -93,7 +96,7 @@ class Driver(Caller):
             results = [(remote, known.layout) for remote, known in new]
             results += [(operands[i], layout) for i, layout in zip(written, layouts, strict=True)]
             self.stream.record(graph, operands, results)
-            made = iter([self.handle(kind, remote, known.stride) for remote, known in new])
+            made = iter([self.handle(kind, remote, known) for remote, known in new])
             found = [
                 next(made) if isinstance(r, ResultType) else r if r is None else tensors[r] for r in placed.results
             ]

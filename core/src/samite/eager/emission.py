@@ -158,7 +158,7 @@ class _Emitter:
         self.names |= {
             f"size_{index}": torch.Size(made.shape),
             f"dtype_{index}": made.dtype,
-            f"spec_{index}": made.having(loose=True) if loose else made,
+            f"spec_{index}": made.loosened if loose else made,
         }
         geometry = "" if made.contiguous else f", {made.stride}, {made.offset}"
         device = "" if self.home.mesh.backends[0] == "cpu" else f", device={value}.device"

@@ -90,7 +90,7 @@ class Rank(Caller):
         x._local = (made if type(made) is type(x) else made[view.index])._local
 
     def firm(self, x: Any) -> Any:
-        return enclosing(x._local, x._spec.having(loose=False), type(x))
+        return enclosing(x._local, x._spec.firmed, type(x))
 
     def emit(self, call: Call, placed: Placed, specs: list[Spec | None], kind: type[Any]) -> Any:
         def loosen(result: Any, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -32,8 +32,7 @@ def writes_plain(kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict
     """Whether a call writes into a plain tensor."""
     known = facts(func)
     return bool(known.written) and any(
-        type(x) is not kind and (known.names[place[0]] if isinstance(place[0], int) else place[0]) in known.written
-        for place, x in leaves_of(args, kwargs)
+        type(x) is not kind and known.writes(place) for place, x in leaves_of(args, kwargs)
     )
 
 

@@ -52,6 +52,14 @@ class Spec:
     def contiguous(self) -> bool:
         return self.offset == 0 and self.stride == contiguous_strides(self.shape)
 
+    @cached_property
+    def loosened(self) -> Spec:
+        return self.having(loose=True)
+
+    @cached_property
+    def firmed(self) -> Spec:
+        return self.having(loose=False)
+
     def having(self, **changes: Any) -> Spec:
         """This spec with other fields."""
         fields = {name: getattr(self, name) for name in ("home", "layout", "dtype", "stride", "offset", "loose")}

@@ -7,6 +7,7 @@ compiles nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -37,10 +38,14 @@ class _Current(NamedTuple):
 
 
 class Stream:
-    """What a session is to do next. Values that go in are numbered -1, -2, ..., those that calls give 0, 1, ..."""
+    """What a session is to do next. Values that go in are numbered -1, -2, ..., those that calls give 0, 1, ...
+
+    Thread-safe, as the workers are.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._lock = threading.RLock()
         self._programs: dict[Any, tuple[int, int, list[Recorded]]] = {}  # generation, handle, what keeps ids in use
         self._labels = Labels()
         self._clear()
@@ -58,26 +63,28 @@ class Stream:
         self, graph: Graph, operands: Sequence[Remote | torch.Tensor], results: Sequence[tuple[Remote, Layout]]
     ) -> None:
         """A placed function; its returns become the values of `results`, which may be among the operands."""
-        for x in operands:
-            if isinstance(x, Remote) and not x.on_workers:
-                x.send(x.layout)
-        numbers = tuple(self._number(x) for x in operands)
-        self._calls.append(Recorded(graph, numbers, user_line(self._labels)))
-        for remote, layout in results:
-            remote.workers_written(layout)
-            self._makes(remote)
-        if len(self._calls) >= MOST:
-            self.flush()
+        with self._lock:
+            for x in operands:
+                if isinstance(x, Remote) and not x.on_workers:
+                    x.send(x.layout)
+            numbers = tuple(self._number(x) for x in operands)
+            self._calls.append(Recorded(graph, numbers, user_line(self._labels)))
+            for remote, layout in results:
+                remote.workers_written(layout)
+                self._makes(remote)
+            if len(self._calls) >= MOST:
+                self.flush()
 
     def relay(self, remote: Remote, layout: Layout) -> None:
-        if not remote.on_workers:
-            remote.layout = layout  # it will be sent so
-            return
-        type = TensorType(remote.layout.shape, dtype_name(remote.dtype))
-        number = self._number(remote)
-        self._calls.append(Recorded(_reshard(type, remote.layout, layout), (number,), user_line(self._labels)))
-        remote.settled_as(layout)
-        self._makes(remote)
+        with self._lock:
+            if not remote.on_workers:
+                remote.layout = layout  # it will be sent so
+                return
+            type = TensorType(remote.layout.shape, dtype_name(remote.dtype))
+            number = self._number(remote)
+            self._calls.append(Recorded(_reshard(type, remote.layout, layout), (number,), user_line(self._labels)))
+            remote.settled_as(layout)
+            self._makes(remote)
 
     def relaid(self, remote: Remote, layout: Layout) -> Remote:
         """A new buffer with the value of `remote`, which is on the workers."""
@@ -87,6 +94,10 @@ class Stream:
         return made
 
     def flush(self) -> None:
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         if not self._calls:
             return
         calls, entries, given, current = self._calls, self._entries, self._given, self._current
