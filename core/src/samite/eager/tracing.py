@@ -67,6 +67,7 @@ def trace_call(call: Call, mesh: Mesh) -> Traced:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from samite.eager.decompositions import more
+    from samite.eager.graphs import graph_of_op
     from samite.frontend.decompositions import table
     from samite.frontend.functionalizing import functionalize
     from samite.frontend.tidying import tidy
@@ -86,15 +87,17 @@ def trace_call(call: Call, mesh: Mesh) -> Traced:
                 made, shape = _flatten(call.run(fakes))
             results = tuple(_result(x, fakes) for x in made)
             _check_written(call, fakes)
-            fakes = _fakes(call, FakeTensorMode())
             decompositions = {**table(), **more()}
-            graph = make_fx(flat, tracing_mode="fake", decomposition_table=decompositions)(*fakes)
+            graph = graph_of_op(call, fakes, made, decompositions)
+            if graph is None:
+                fakes = _fakes(call, FakeTensorMode())
+                graph = make_fx(flat, tracing_mode="fake", decomposition_table=decompositions)(*fakes)
+                graph = functionalize(graph, fakes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise InputError(
                 f"{call.func}: what it gives depends on data, so no layout can be told beforehand",
                 help="call it on the whole value: x.full_tensor()",
             ) from error
-        graph = functionalize(graph, fakes)
         tidy(graph)
         names = [(f"a{i}", "") for i in range(len(call.leaves))]
         return Traced(import_graph(graph.graph, arguments=names, mesh=mesh), results, written, shape)
