@@ -34,6 +34,8 @@ from samite.testing.rulecheck.samples import all_samples
 
 UNSAMPLED = {"vtensor.literal", "prim.NumToTensor.Scalar"}
 """What only an importer makes of a constant. Nothing of it can be split."""
+if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU"):
+    UNSAMPLED |= {"aten._scaled_mm_v2"}
 PARTS = 8
 FEW = 3
 """Samples of an op that are tried in every run. The slow test tries all."""
