@@ -39,26 +39,39 @@ PyTorch's op database (`torch.testing._internal.common_methods_invocations.op_db
 Samite: {len(tried)} entries, {samples} samples, {placements} programs, each compared with plain PyTorch. A sample is
 captured, forward and with its gradient, one of each entry also in place, and runs on simulated ranks of the meshes
 (2), (3) and (2, 2), where dims of its tensors are split, evenly or not, alone and together with others. DTensor is
-given the same samples and placements; what it gives wrong was confirmed by gloo processes.
+given the same samples and placements; what it gives wrong was confirmed by gloo processes.{_untried(tried)}
 
 An entry is *right* if all its programs are; one that is not supported says why. Nothing is skipped but what plain
 PyTorch cannot do.
 
-| | {" | ".join(f"{direction}, {system}" for direction in DIRECTIONS for system in ("Samite", "DTensor"))} |
-| --- | {" | ".join(["---"] * 2 * len(DIRECTIONS))} |"""
-    columns = [
-        Counter(verdict for tally in tallies if (verdict := tally.verdict(direction)) != "skipped")
+"""
+    columns = {
+        f"{direction}, {system}": found
         for direction in DIRECTIONS
-        for tallies in ([r.samite for r in tried], [r.dtensor for r in tried])
-    ]
+        for system, tallies in (("Samite", [r.samite for r in tried]), ("DTensor", [r.dtensor for r in tried]))
+        if (found := _verdicts(tallies, direction))
+    }
+    yield f"| | {' | '.join(columns)} |"
+    yield f"| --- | {' | '.join(['---'] * len(columns))} |"
     for verdict in VERDICTS:
-        if any(column[verdict] for column in columns):
-            yield f"| {verdict} | {' | '.join(_share(column[verdict], column.total()) for column in columns)} |"
+        if any(column[verdict] for column in columns.values()):
+            shares = (_share(column[verdict], column.total()) for column in columns.values())
+            yield f"| {verdict} | {' | '.join(shares)} |"
     right = sum(r.samite.verdict() == "right" for r in tried)
     better = [r.name for r in tried if any(_better(r, direction) for direction in DIRECTIONS)]
     yield f"\nOf {len(tried)} entries, {_share(right, len(tried))} are right in everything that was tried."
     named = ", ".join(f"`{name}`" for name in better) or "none"
     yield f"Entries that DTensor has right, in one of these, and Samite has not: {named}."
+
+
+def _verdicts(tallies: Iterable[Tally], direction: Direction) -> Counter[str]:
+    return Counter(verdict for tally in tallies if (verdict := tally.verdict(direction)) != "skipped")
+
+
+def _untried(tried: list[Record]) -> str:
+    """What is to be said of directions in which DTensor has no records."""
+    missing = [d for d in DIRECTIONS if not _verdicts([r.dtensor for r in tried], d)]
+    return f"\nOf DTensor this sweep has no {' and no '.join(missing)} results." if missing else ""
 
 
 def _better(record: Record, direction: Direction) -> bool:

@@ -34,6 +34,8 @@ from samite.testing.rulecheck.samples import all_samples
 
 UNSAMPLED = {"vtensor.literal", "prim.NumToTensor.Scalar"}
 """What only an importer makes of a constant. Nothing of it can be split."""
+if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU"):
+    UNSAMPLED |= {"aten._scaled_mm_v2"}
 PARTS = 8
 FEW = 3
 """Samples of an op that are tried in every run. The slow test tries all."""
@@ -205,8 +207,12 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
     "padded divisors": ("floor_divide", {"padding": {}}),
     "a gradient that every rank has whole": ("convolution_backward", {"local": None}),
     "statistics of shards": (
-        "native_layer_norm", {"text": "*a n, ?(n), ?(n) -> *a n, *a 1, *a 1", "sum": "n", "expand": {}}
+        "native_layer_norm",
+        {"text": "*a n, ?(n), ?(n) -> *a n, *a 1, *a 1", "sum": "n", "expand": {}},
     ),
+    "a window without its halo": ("convolution", {"expand": {}}),
+    "a scan of blocks": ("cumprod", {"expand": {}, "whole": ""}),
+    "a largest element through what is not monotone": ("abs", {"increasing": "0"}),
     "rows that are not here": ("scatter_add", {"local": None}),
 }  # fmt: skip
 

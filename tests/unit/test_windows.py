@@ -23,7 +23,7 @@ from samite.rules import Rule
 from samite.rules.binding import bind
 from samite.rules.planning import plan_op
 from samite.rules.windows import Sliding
-from samite.testing.rulecheck.sample import one_op
+from samite.testing.rulecheck.sample import one_op, tensors_of
 from samite.testing.rulecheck.trial import Case, run_case
 
 MESHES = tuple(
@@ -59,7 +59,7 @@ def laid_out(shape: Sequence[int], mesh: Mesh, chance: random.Random) -> Layout:
     """Spatial dims split at random, by one axis or several."""
     dims = [(Factor(n),) for n in shape]
     for axis in chance.sample([*mesh], len(mesh)):
-        dim = chance.randrange(1, len(shape))
+        dim = chance.randrange(min(1, len(shape) - 1), len(shape))
         if chance.random() < 0.9:
             dims[dim] = (Factor(shape[dim], (*dims[dim][0].axes, axis)),)
     return Layout(tuple(dims)).canonical(mesh)
@@ -67,7 +67,7 @@ def laid_out(shape: Sequence[int], mesh: Mesh, chance: random.Random) -> Layout:
 
 def check(name: str, args: tuple[Any, ...], chance: random.Random) -> None:
     """The call, at one layout, gives what it gives whole."""
-    tensors = [x for x in args if isinstance(x, torch.Tensor)]
+    tensors = tensors_of(args, {})
     expected = overload(name)(*args)
     wanted = list(expected) if isinstance(expected, tuple) else [expected]
     op, mesh = one_op(name, args, {}), chance.choice(MESHES)
@@ -147,6 +147,50 @@ def grad_of(y: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     return noise.flatten().repeat(y.numel() // max(noise.numel(), 1) + 1)[: y.numel()].view(y.shape)
 
 
+def moved(chance: random.Random, generator: torch.Generator) -> tuple[str, tuple[Any, ...]]:
+    """A slice, join, shift or window along dim 1, at random."""
+
+    def rand(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+    n = chance.randint(1, 12)
+    start, end, step = chance.randint(-n, n), chance.randint(-n, n), chance.randint(1, 3)
+    size = chance.randint(1, n)
+    part, windows = rand(2, n)[:, start:end:step], rand(2, n).unfold(1, size, step)
+    match chance.randrange(9):
+        case 0:
+            return "aten.slice.Tensor", (rand(2, n), 1, start, end, step)
+        case 1:
+            return "aten.slice_backward", (rand(*part.shape), [2, n], 1, start, end, step)
+        case 2:
+            return "aten.slice_scatter", (rand(2, n), rand(*part.shape), 1, start, end, step)
+        case 3:
+            return "aten.cat", ([rand(2, chance.randint(0, 6)) for _ in range(chance.randint(1, 4))], 1)
+        case 4:
+            more = [chance.randint(-(n // 2), 4), chance.randint(-(n // 2) + (n == 1), 4)]
+            return "aten.constant_pad_nd", (rand(2, n), more, chance.choice([0, 1.5]))
+        case 5:
+            return "aten.constant_pad_nd", (rand(2, n), [1, 2, chance.randint(-1, 1), 1])
+        case 6:
+            return "aten.roll", (
+                rand(2, n, 3),
+                [chance.randint(-9, 9), chance.randint(-3, 3)],
+                [1, chance.choice([0, 2])],
+            )
+        case 7:
+            return "aten.unfold", (rand(2, n), 1, size, step)
+        case _:
+            return "aten.unfold_backward", (rand(*windows.shape), [2, n], 1, size, step)
+
+
+@settings(max_examples=120, deadline=None)
+@given(SEEDS)
+def test_moves(seed: int) -> None:
+    chance = random.Random(seed)
+    name, args = moved(chance, torch.Generator().manual_seed(seed))
+    check(name, args, chance)
+
+
 # ---- what is sent ----------------------------------------------------------------------------------
 
 
@@ -197,6 +241,6 @@ def test_axes_that_leave_holes_are_gathered_from_the_inside() -> None:
 def test_the_letters_of_a_window_are_named() -> None:
     with pytest.raises(RuleError, match="z is in no term"):
         Rule("my.op", "n x -> n y", window="x z")
-    with pytest.raises(RuleError, match="a window is a pair"):
-        Rule("my.op", "n x -> n y", window="x y z")
-    assert Rule("my.op", "n x -> n y", window="x y").partners == {"x": "y", "y": "x"}
+    with pytest.raises(RuleError, match="a window has two letters"):
+        Rule("my.op", "n x -> n y", window="x y | n")
+    assert Rule("my.op", "n x, n u -> n y", window="x u y").partners["u"] == ("x", "y")

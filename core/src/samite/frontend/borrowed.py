@@ -24,7 +24,7 @@ ARITHMETIC = """
     native_dropout_backward
 """
 SERIES = "linspace logspace"
-INDEXING = "take _unsafe_masked_index _unsafe_masked_index_put_accumulate max_unpool2d max_unpool3d"
+INDEXING = "_unsafe_masked_index _unsafe_masked_index_put_accumulate max_unpool2d max_unpool3d"
 MOVES = """
     diag_embed rot90 channel_shuffle unsafe_split unsafe_split_with_sizes _chunk_cat narrow_copy alias_copy detach_copy
     expand_copy permute_copy transpose_copy t_copy view_copy squeeze_copy unsqueeze_copy unbind_copy unfold_copy

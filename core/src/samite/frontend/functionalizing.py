@@ -157,7 +157,7 @@ class _Functionalizer:
                 functional = _functional(node)
                 if functional in table() or functional.has_kernel_for_dispatch_key(_COMPOSITE):
                     raise _SecondTrace
-                value = self._call(node, functional, (old, *others), **kwargs)
+                value = self._call(node, functional, _reordered(node, functional, (old, *others)), **kwargs)
         return self._like(node, value, old)
 
     def _like(self, node: Node, value: Node, old: Node) -> Node:
@@ -230,21 +230,27 @@ def _writes(argument: Any) -> bool:
 
 
 def _functional(node: Node) -> OpOverload:
-    """The out-of-place form of an in-place op: the same name without the underscore, of the same argument types."""
+    """The out-of-place form of an in-place op: the same name without the underscore, with the same arguments."""
     schema = _op(node)._schema
     namespace, name = schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
     if not name.endswith("_") or packet is None:
         raise _SecondTrace
     overloads = [getattr(packet, key) for key in packet.overloads()]
-    # `pow_.Scalar` is not `pow.Scalar`, which takes its first argument as a number.
-    wanted = [_type(argument) for argument in schema.arguments]
-    found = [o for o in overloads if [_type(argument) for argument in o._schema.arguments] == wanted]
+    # Overloads have names of their own: `pow_.Scalar` is not `pow.Scalar`, which takes its first argument as a number.
+    wanted = {_spelled(argument) for argument in schema.arguments}
+    found = [o for o in overloads if {_spelled(argument) for argument in o._schema.arguments} == wanted]
     same = [o for o in found if o._overloadname == schema.overload_name]
     if not found:
         raise _SecondTrace
     return (same or found)[0]
 
 
-def _type(argument: Any) -> tuple[str, bool]:
-    return str(argument.type), argument.has_default_value()
+def _reordered(node: Node, functional: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Positional arguments of an in-place op in the order of its other form: `polygamma` has its tensor last."""
+    given = dict(zip((a.name for a in _op(node)._schema.arguments), args, strict=False))
+    return tuple(given[a.name] for a in functional._schema.arguments if a.name in given)
+
+
+def _spelled(argument: Any) -> tuple[str, str, bool]:
+    return argument.name, str(argument.type), argument.has_default_value()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
 
 __all__ = ["loss_formulas"]
 
@@ -55,8 +58,19 @@ def _multilabel_margin_loss_backward(
     return (slope * _spread(grad, rows, reduction)).view(x.shape)
 
 
+def _chunked() -> dict[Any, Callable[..., Any]]:
+    """`F.linear_cross_entropy` by chunks of the batch: ops of torch that are written in Python, in torches that have
+    them."""
+    name = "torch.nn.modules.linear_cross_entropy"
+    if importlib.util.find_spec(name) is None:
+        return {}
+    ops = [v for v in vars(importlib.import_module(name)).values() if isinstance(v, CustomOpDef)]
+    return {op._opoverload: op._init_fn for op in ops}
+
+
 def loss_formulas() -> dict[Any, Callable[..., Any]]:
     return {
+        **_chunked(),
         aten.multi_margin_loss_backward.default: _multi_margin_loss_backward,
         aten.multilabel_margin_loss_backward.default: _multilabel_margin_loss_backward,
     }

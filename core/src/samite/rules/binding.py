@@ -69,9 +69,9 @@ class Bound:
         return self.letters(self.rule.plain) | self.partners.keys()
 
     @cached_property
-    def partners(self) -> Mapping[str, str]:
-        """Each letter of a window that both lie in this call, by the other."""
-        return {x: y for x, y in self.rule.partners.items() if x in self.sizes and y in self.sizes}
+    def partners(self) -> Mapping[str, tuple[str, ...]]:
+        """By letter of a window the others that this call has."""
+        return {x: tuple(y for y in ys if y in self.sizes) for x, ys in self.rule.partners.items() if x in self.sizes}
 
     @cached_property
     def indexed(self) -> frozenset[str]:
@@ -80,7 +80,7 @@ class Bound:
     @cached_property
     def splittable(self) -> frozenset[str]:
         had = {letter for groups in self.operands for group in groups for letter in group}
-        had |= {partner for letter, partner in self.partners.items() if letter in had}
+        had |= {partner for letter, partners in self.partners.items() if letter in had for partner in partners}
         stuck = (self.letters(self.rule.whole) | {x for x in self.sizes if x[0].isupper()}) - set(self.expanded)
         return (frozenset(had) | self.indexed) - stuck - self.unspelled
 

@@ -53,7 +53,8 @@ def _votes(
         yield from _ballots(bound, -prod(layout.shape), i, groups, layout, mesh)
     for groups, layout in zip(bound.results, wish, strict=False):
         if layout is not None:
-            yield from _ballots(bound, 1, _WISH, groups, layout, mesh)
+            # A window that no operand splits would be cut only to fetch what was there.
+            yield from (v for v in _ballots(bound, 1, _WISH, groups, layout, mesh) if v.letter not in bound.partners)
 
 
 def _ballots(
@@ -80,13 +81,14 @@ def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Gra
     kind = ""
     for vote in votes:
         factors = canonical(without([vote.factors], used)[0], mesh)
-        reduces = bound.reduced.get(vote.letter) or bound.reduced.get(bound.partners.get(vote.letter, ""), "")
+        together = (vote.letter, *bound.partners.get(vote.letter, ()))
+        reduces = next((bound.reduced[x] for x in together if x in bound.reduced), "")
         if vote.letter in given or not axes_of(factors) or (reduces and kind and reduces != kind):
             continue
         if vote.letter in bound.plain and len(factors) > 1:
             continue
         if vote.letter in bound.partners:
-            given |= _window(bound, vote.letter, tuple(axes_of(factors)), mesh)
+            given |= _window(bound, together, tuple(axes_of(factors)), mesh)
         else:
             given[vote.letter] = factors
         kind = kind or reduces
@@ -94,10 +96,9 @@ def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Gra
     return Granted(given, kind)
 
 
-def _window(bound: Bound, letter: str, axes: tuple[str, ...], mesh: Mapping[str, int]) -> dict[str, Dim]:
-    """Both letters of a window, split by as many of the axes, from the outermost, as leave shards at multiples of their
+def _window(bound: Bound, letters: Sequence[str], axes: tuple[str, ...], mesh: Mapping[str, int]) -> dict[str, Dim]:
+    """The letters of a window, split by as many of the axes, from the outermost, as leave shards at multiples of their
     length."""
-    letters = (letter, bound.partners[letter])
     while True:
         factors = {x: Factor(bound.sizes[x], axes) for x in letters}
         if all(_even(f, mesh) for f in factors.values()):

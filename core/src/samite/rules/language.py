@@ -31,9 +31,9 @@ class Rule:
     rule may name letters that some calls lack.
     `sum`, `max`, `min`, `prod`: letters that are reduced; split, they leave the result owed.
     `whole`: letters that cannot be split. `plain`: letters that must be one contiguous factor if split.
-    `window`: pairs of letters of which one lies over the other, "x y | u v", as input and output of a convolution. If
-        one is split then so is the other, over the same axes, each as one contiguous factor; `expand` for the first
-        fetches what a rank's part of one needs of the other.
+    `window`: letters that lie over each other, "x y | u v", as input and output of a convolution. If one is split then
+        so are the others, over the same axes, each as one contiguous factor; `expand` for one of them fetches what a
+        rank's part of one needs of another.
     `at`: the argument that says at which dims the letters beside a run sit; `keepdim` leaves a 1.
     `linear`: operand sets that may be owed (sum) together over axes that no letter uses, "0 1 | 0 2"; "each" is every
         operand alone, "all" is all together; a function gives it for a call. If a summed letter is split, the operands
@@ -94,12 +94,12 @@ class Rule:
         return parse(self.text)
 
     @cached_property
-    def partners(self) -> Mapping[str, str]:
-        """Each letter of a window by the other."""
-        pairs = [pair.split() for pair in self.window.split("|") if pair.strip()]
-        if any(len(pair) != 2 for pair in pairs):
-            raise RuleError(f"{self.op}: {self.window!r}, but a window is a pair of letters", help='write "x y | u v"')
-        return {letter: partner for x, y in pairs for letter, partner in ((x, y), (y, x))}
+    def partners(self) -> Mapping[str, tuple[str, ...]]:
+        """By letter of a window the others."""
+        windows = [window.split() for window in self.window.split("|") if window.strip()]
+        if any(len(window) < 2 for window in windows):
+            raise RuleError(f"{self.op}: {self.window!r}, but a window has two letters", help='write "x y | u v"')
+        return {x: tuple(y for y in window if y != x) for window in windows for x in window}
 
     @property
     def _accounted(self) -> set[str]:

@@ -145,7 +145,7 @@ def _assemble(bound: Bound, granted: Granted, owing: Owing, mesh: Mapping[str, i
 def _lost(bound: Bound, given: Mapping[str, Dim], result: Sequence[Group]) -> list[str]:
     """The split letters that are reduced in a result."""
     inside = {letter for group in result for letter in group}
-    inside |= {partner for letter, partner in bound.partners.items() if letter in inside}
+    inside |= {partner for letter, partners in bound.partners.items() if letter in inside for partner in partners}
     return [letter for letter in given if letter in bound.reduced and letter not in inside]
 
 

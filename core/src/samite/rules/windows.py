@@ -15,10 +15,10 @@ import torch
 from samite.ir.collectives import join_axes
 from samite.rules.shards import Shards, along
 
-__all__ = ["Sliding", "cut", "fetch", "start", "starts"]
+__all__ = ["First", "Sliding", "cut", "fetch", "start", "starts"]
 
 First = Callable[[Any], Any]
-"""From the first index of a rank's part of a letter, as an int or as a 0-d int64, to a position of its partner."""
+"""From the first index of a rank's part of a letter, as an int or as a 0-d int64, to a position of another letter."""
 
 
 def starts(s: Shards, letter: str) -> list[int]:
@@ -69,11 +69,10 @@ class Sliding:
 
 
 def fetch(
-    s: Shards, x: torch.Tensor, letter: str, dim: int, first: First, need: int, fill: float | int | bool = 0
+    s: Shards, x: torch.Tensor, letter: str, dim: int, over: str, first: First, need: int, fill: float | int | bool = 0
 ) -> torch.Tensor:
     """`need` positions along `dim`, which is the split letter `letter` of a window, from `first(start)` on, `start`
-    being where this rank's part of the partner begins. What lies before or behind all positions is `fill`."""
-    over = s.bound.partners[letter]
+    being where this rank's part of the window's letter `over` begins. What is beyond all positions is `fill`."""
     lows = [first(at) for at in starts(s, over)]
     positions = first(start(s, over)) + torch.arange(need)
     pieces = _pieces(s, letter, lows, need)

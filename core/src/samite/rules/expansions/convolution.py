@@ -43,7 +43,7 @@ class _Geometry:
         for i, (sliding, split) in enumerate(zip(self.sliding, self.split, strict=True)):
             if split:
                 need = sliding.inputs(self.s.local_size(self.narrow[i]))
-                wide = fetch(self.s, wide, self.wide[i], i + 2, sliding.first_input, need)
+                wide = fetch(self.s, wide, self.wide[i], i + 2, self.narrow[i], sliding.first_input, need)
         return wide
 
     def over(self, narrow: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ class _Geometry:
             if split:
                 letter = self.wide[i]
                 need = sliding.outputs(starts(self.s, letter), self.s.local_size(letter))
-                narrow = fetch(self.s, narrow, self.narrow[i], i + 2, sliding.first_output, need)
+                narrow = fetch(self.s, narrow, self.narrow[i], i + 2, letter, sliding.first_output, need)
         return narrow
 
     def down(self, wide: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -39,7 +39,7 @@ class _Geometry:
         for i, (dim, sliding, split) in enumerate(zip(self.dims, self.sliding, self.split, strict=True)):
             if split:
                 need = sliding.inputs(self.s.local_size(f"y{i}"))
-                x = fetch(self.s, x, f"x{i}", dim % x.ndim, sliding.first_input, need, fill)
+                x = fetch(self.s, x, f"x{i}", dim % x.ndim, f"y{i}", sliding.first_input, need, fill)
         return x
 
     def over(self, y: torch.Tensor, fill: float) -> torch.Tensor:
@@ -47,7 +47,7 @@ class _Geometry:
         for i, (dim, sliding, split) in enumerate(zip(self.dims, self.sliding, self.split, strict=True)):
             if split:
                 need = sliding.outputs(starts(self.s, f"x{i}"), self.s.local_size(f"x{i}"))
-                y = fetch(self.s, y, f"y{i}", dim % y.ndim, sliding.first_output, need, fill)
+                y = fetch(self.s, y, f"y{i}", dim % y.ndim, f"x{i}", sliding.first_output, need, fill)
         return y
 
     def places(self, indices: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from samite.ir.graph import Op
+from samite.rules.expansions import moves
 from samite.rules.language import rule
 from samite.rules.shards import Shards, along
 from samite.rules.tables.slices import at_dim, put
@@ -57,12 +58,12 @@ def select_scatter_local(s: Shards, x: torch.Tensor, src: torch.Tensor, *, dim: 
 
 
 def unfold(op: Op) -> str:
-    """Windows overlap, so the dim is whole."""
+    """Windows overlap: those of one rank read what the next one has."""
     dims = dims_of(op)
     if not dims:
         return ". -> W"
     at = op.literals["dimension"] % len(dims)
-    return arrow(put(dims, at, "D"), [*put(dims, at, "P"), "W"])
+    return arrow(put(dims, at, "x"), [*put(dims, at, "y"), "W"])
 
 
 def unfold_backward(op: Op) -> str:
@@ -70,7 +71,7 @@ def unfold_backward(op: Op) -> str:
     if not dims:
         return "W -> ."
     at = op.literals["dim"] % len(dims)
-    return arrow([*put(dims, at, "P"), "W"], put(dims, at, "D"))
+    return arrow([*put(dims, at, "y"), "W"], put(dims, at, "x"))
 
 
 def diagonal(op: Op) -> str:
@@ -106,8 +107,15 @@ def resized_backward(op: str) -> Callable[..., torch.Tensor]:
 rule("select.int", select, sum="k", indexes="k", **MOVES, local=select_local)
 rule("select_backward", select_backward, indexes="k", **MOVES, local=select_backward_local)
 rule("select_scatter", select_scatter, indexes="k", **MOVES, local=select_scatter_local)
-rule("unfold", unfold, **MOVES)
-rule("unfold_backward", unfold_backward, linear="all", local=resized_backward("unfold_backward"))
+rule("unfold", unfold, **MOVES, window="x y", expand={"x": moves.unfold})
+rule(
+    "unfold_backward",
+    unfold_backward,
+    linear="all",
+    local=resized_backward("unfold_backward"),
+    window="x y",
+    expand={"x": moves.unfold_backward},
+)
 rule("diagonal", diagonal, **MOVES)
 rule("diagonal_copy", diagonal, **MOVES)
 rule("diagonal_backward", diagonal_backward, **MOVES, local=resized_backward("diagonal_backward"))

@@ -1,8 +1,8 @@
 """Ops that cut a dim into parts, or join parts to one.
 
 Where all cuts are multiples of a unit, the dim is (K d) with d the unit, and d may be split: so a fused qkv weight laid
-out as "(3 h:tp)" splits without communication, and so do heads cut by groups. Cuts at any other place need the dim
-whole.
+out as "(3 h:tp)" splits without communication, and so do heads cut by groups. Cuts at any other place slide the dim
+after over the one before, and ranks fetch what has moved over the edges of their shards.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ from typing import Any
 import torch
 
 from samite.ir.graph import Op
+from samite.rules.expansions import moves
 from samite.rules.language import rule
 from samite.rules.shards import Shards
 from samite.rules.tables.views import MOVES, arrow, dims_of
+
+PARTS = [f"x{i}" for i in range(64)]
+"""The letters of the dims of several tensors, or of several dims of one, that are cut or joined."""
+OVER = " | ".join(f"x{i} y{i}" for i in range(8))
 
 
 def unit(sizes: Sequence[int]) -> int:
@@ -25,7 +30,7 @@ def unit(sizes: Sequence[int]) -> int:
 
 
 def pieces(size: int, each: int, letter: str) -> str:
-    """A dim of `size` made of pieces of `each`: "d", "(K d=4)", or "K" if its pieces are single elements."""
+    """A dim of `size` made of pieces of `each`: "d", "(K d=4)", or "K" if there are none larger than an element."""
     if each <= 1:
         return letter
     return "d" if size == each else f"({letter} d={each})"
@@ -62,11 +67,12 @@ def cat(op: Op) -> str:
     # torch lets an empty 1-d tensor be joined to any others
     sizes = [t.shape[at] if len(t.shape) == ndim else 0 for t in op.operands]
     each = unit(sizes)
+    before, after = ("P", "K") if each > 1 else ("x", "y")
     parts = [
-        " ".join(put(dims, at, pieces(n, each, f"P{i}")) if len(t.shape) == ndim else [f"P{i}"])
+        " ".join(put(dims, at, pieces(n, each, f"{before if n else 'P'}{i}")) if len(t.shape) == ndim else [f"P{i}"])
         for i, (n, t) in enumerate(zip(sizes, op.operands, strict=True))
     ]
-    return f"{', '.join(parts)} -> {' '.join(put(dims, at, pieces(sum(sizes), each, 'K')))}"
+    return f"{', '.join(parts)} -> {' '.join(put(dims, at, pieces(sum(sizes), each, after)))}"
 
 
 def stack(op: Op) -> str:
@@ -95,12 +101,13 @@ def cut(op: Op, wide: Sequence[int], dims: Sequence[str]) -> tuple[str, str]:
     at = at_dim(op, len(wide))
     size, literals = wide[at], op.literals
     first, last = bounds(literals.get("start"), literals.get("end"), size)
-    if literals.get("step", 1) != 1:
-        return "K", "P"
-    if last - first == size:
+    step = literals.get("step", 1)
+    if last - first == size and step == 1:
         return dims[at], dims[at]
     each = unit([size, first, last])
-    return pieces(size, each, "K"), pieces(last - first, each, "P")
+    if last == first:
+        return "K", "P"
+    return ("x", "y") if step != 1 or each == 1 else (pieces(size, each, "K"), pieces(last - first, each, "P"))
 
 
 def slice_text(op: Op) -> str:
@@ -164,11 +171,11 @@ def slice_scatter_local(
 
 
 def pad(op: Op) -> str:
-    """Dims that are padded are whole."""
     dims = dims_of(op)
     count = len(op.literals["pad"]) // 2
     padded = {len(dims) - 1 - i for i in range(count) if any(op.literals["pad"][2 * i : 2 * i + 2])}
-    before, after = ([f"{c}{i}" if i in padded else d for i, d in enumerate(dims)] for c in "KP")
+    empty = 0 in op.operands[0].shape or 0 in op.results[0].shape
+    before, after = ([f"{c}{i}" if i in padded else d for i, d in enumerate(dims)] for c in ("KP" if empty else "xy"))
     return arrow(before, after)
 
 
@@ -178,10 +185,15 @@ def pads_zero(op: Op) -> str:
 
 rule("split.Tensor", split, **MOVES, local=split_local)
 rule("split_with_sizes", split, **MOVES, local=split_local)
-rule("cat", cat, **MOVES)
+rule("cat", cat, **MOVES, window=f"y {' '.join(PARTS)}", expand=dict.fromkeys(PARTS, moves.cat))
 rule("stack", stack, **MOVES)
 rule("unbind.int", unbind, **MOVES)
-rule("slice.Tensor", slice_text, **MOVES, local=slice_local)
-rule("slice_backward", slice_backward_text, **MOVES, local=slice_backward_local)
-rule("slice_scatter", slice_scatter_text, **MOVES, local=slice_scatter_local)
-rule("constant_pad_nd", pad, linear=pads_zero, increasing="all")
+for name, text, local, fetched in (
+    ("slice.Tensor", slice_text, slice_local, moves.slice_forward),
+    ("slice_backward", slice_backward_text, slice_backward_local, moves.slice_backward),
+    ("slice_scatter", slice_scatter_text, slice_scatter_local, moves.slice_scatter),
+):
+    rule(name, text, **MOVES, local=local, window="x y", expand={"x": fetched})
+rule(
+    "constant_pad_nd", pad, linear=pads_zero, increasing="all", window=OVER, expand=dict.fromkeys(PARTS[:8], moves.pad)
+)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from samite.ir.graph import Op
+from samite.rules.expansions import moves
 from samite.rules.language import rule
 from samite.rules.shards import Shards
 
@@ -66,6 +67,15 @@ def whole(argument: str) -> Callable[[Op], str]:
     return spell
 
 
+def roll(op: Op) -> str:
+    """Without dims it is the flattened tensor that rolls."""
+    dims, rolled = dims_of(op), [d % max(len(op.operands[0].shape), 1) for d in op.literals["dims"]]
+    if not rolled or len(set(rolled)) < len(rolled) or 0 in op.operands[0].shape:
+        return arrow(*[[d.upper() for d in dims]] * 2)
+    before, after = ([f"{c}{i}" if i in rolled else d for i, d in enumerate(dims)] for c in "xy")
+    return arrow(before, after)
+
+
 def repeat(op: Op) -> str:
     """Copies stand major to the dim; dims in front have copies alone."""
     dims, repeats = dims_of(op), op.literals["repeats"]
@@ -96,6 +106,12 @@ rule("permute", permute, **MOVES)
 rule("expand", "*a -> *a", indexes="a", **MOVES, local=expand_local)
 rule("repeat", repeat, **MOVES)
 rule("flip", whole("dims"), **MOVES)
-rule("roll", whole("dims"), **MOVES)
+rule(
+    "roll",
+    roll,
+    **MOVES,
+    window=" | ".join(f"x{i} y{i}" for i in range(8)),
+    expand={f"x{i}": moves.roll for i in range(8)},
+)
 rule("tril", "*a m n -> *a m n", **MOVES, local=triangle(upper=False))
 rule("triu", "*a m n -> *a m n", **MOVES, local=triangle(upper=True))
