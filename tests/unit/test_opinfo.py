@@ -16,7 +16,7 @@ from samite.passes import fragments
 from samite.passes.placement import plans
 from samite.rules import Rule, language, rules
 from samite.rules.binding import bind
-from samite.testing.opinfo import Effort, Record, sweep, sweep_all
+from samite.testing.opinfo import Effort, Record, sweep, sweep_all, workers
 from samite.testing.opinfo.calls import OpCall, expected
 from samite.testing.opinfo.database import names, samples
 from samite.testing.opinfo.outcomes import difference, of_error
@@ -122,6 +122,24 @@ def test_a_worker_that_hangs_is_ended() -> None:
     [found] = sweep_all(["abs"], FEW, processes=1, seconds=0.01)
     assert found.samite.verdict() == "crashed"
     assert "took more than" in found.samite.findings[0].reason
+
+
+def test_dtensor_that_hangs_costs_samite_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    ask = workers._ask
+
+    def slow(worker: Any, name: str, dtensor: bool, seconds: float) -> Record | str:
+        asked.append(dtensor)
+        return "took more than 1 s" if dtensor else ask(worker, name, dtensor, seconds)
+
+    monkeypatch.setattr(workers, "_ask", slow)
+    both = dataclasses.replace(FEW, dtensor=True)
+    [found] = sweep_all(["abs"], both, processes=1)
+    assert asked == [True, False]
+    assert found.samite.verdict() == "right"
+    assert found.dtensor.findings[0].reason == "took more than 1 s"
+    [found] = sweep_all(["abs"], both, processes=1, alone={"abs"})
+    assert not found.dtensor.counts
 
 
 def test_calls_keep_what_they_are_given() -> None:

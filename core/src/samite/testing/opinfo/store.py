@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,14 @@ from samite.testing.opinfo.record import Record, Tally
 from samite.testing.opinfo.sweep import Effort
 
 __all__ = ["Store"]
+
+
+ROOT = Path(samite.__file__).parent
+HARNESS = [
+    Path(__file__).with_name(f"{name}.py")
+    for name in ("calls", "database", "dtensor", "outcomes", "placements", "processes", "sweep")
+]
+"""What decides how DTensor does."""
 
 
 class Store:
@@ -47,9 +54,9 @@ class Store:
         torch, another harness or effort, nothing."""
         wanted = {
             "torch": torch.__version__,
-            "harness": _digest("testing/opinfo"),
+            "harness": _digest(HARNESS),
             **asdict(effort),
-            "code": _digest("."),
+            "code": _digest(_core()),
         }
         made = Store(path, wanted, {})
         if not path.exists():
@@ -75,9 +82,10 @@ class Store:
         os.replace(fresh, self.path)
 
 
-@cache
-def _digest(folder: str) -> str:
-    """Of the core's source, or a folder of it, less what only prints."""
-    root = Path(samite.__file__).parent
-    files = [f for f in sorted((root / folder).rglob("*.py")) if f.relative_to(root).parts[0] not in ("cli", "report")]
+def _core() -> list[Path]:
+    """The core's source, less what only prints."""
+    return [f for f in sorted(ROOT.rglob("*.py")) if f.relative_to(ROOT).parts[0] not in ("cli", "report")]
+
+
+def _digest(files: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]

@@ -73,21 +73,22 @@ def _drive(
                 name = todo.get_nowait()
             except queue.Empty:
                 return
+            both = effort.dtensor and name not in alone
             worker = worker or _start(effort)
-            line = _ask(worker, f"{name}\t{int(name not in alone)}", seconds)
-            if line:
-                done.put(Record.from_json(json.loads(line)))
+            answer = _ask(worker, name, both, seconds)
+            if isinstance(answer, Record):
+                done.put(answer)
                 continue
-            if line is None:
-                worker.kill()
-                why = f"took more than {seconds:.0f} s"
-            else:
-                why = f"the process died (exit code {worker.wait()})"
-            record = Record(name)
-            record.samite.add(Outcome("crashed", why), "forward", "", "")
-            done.put(record)
+            worker.kill()
             worker.communicate()
-            worker = None
+            worker = _start(effort)
+            record = Record(name)
+            if both and isinstance(again := _ask(worker, name, False, seconds), Record):
+                record = again  # it was DTensor that failed
+                record.dtensor.add(Outcome("unsupported", answer), "forward", "", "")
+            else:
+                record.samite.add(Outcome("crashed", answer), "forward", "", "")
+            done.put(record)
     finally:
         if worker is not None:
             worker.kill()
@@ -102,17 +103,20 @@ def _start(effort: Effort) -> subprocess.Popen[str]:
     )
 
 
-def _ask(worker: subprocess.Popen[str], question: str, seconds: float) -> str | None:
-    """The worker's line; "" if it died, None if it takes too long."""
+def _ask(worker: subprocess.Popen[str], name: str, dtensor: bool, seconds: float) -> Record | str:
+    """The worker's record, or why there is none."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(question + "\n")
+        worker.stdin.write(f"{name}\t{int(dtensor)}\n")
         worker.stdin.flush()
     except BrokenPipeError:
-        return ""
+        return f"the process died (exit code {worker.wait()})"
     ready, _, _ = select.select([worker.stdout], [], [], seconds)
-    return worker.stdout.readline() if ready else None
+    if not ready:
+        return f"took more than {seconds:.0f} s"
+    line = worker.stdout.readline()
+    return Record.from_json(json.loads(line)) if line else f"the process died (exit code {worker.wait()})"
 
 
 def work(lines: Iterable[str], effort: Effort) -> Iterator[str]:
@@ -124,7 +128,7 @@ def work(lines: Iterable[str], effort: Effort) -> Iterator[str]:
     torch.set_num_threads(1)
     for line in lines:
         name, dtensor = line.rstrip("\n").split("\t")
-        yield json.dumps(sweep(name, replace(effort, dtensor=effort.dtensor and dtensor == "1")).to_json())
+        yield json.dumps(sweep(name, replace(effort, dtensor=dtensor == "1")).to_json())
 
 
 if __name__ == "__main__":
