@@ -191,6 +191,21 @@ def test_moves(seed: int) -> None:
     check(name, args, chance)
 
 
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_resizes(seed: int) -> None:
+    """With a scale of one's own, which says other than the sizes where places lie, or none."""
+    chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    before, dtype = chance.randint(1, 14), chance.choice([torch.float32, torch.float64])
+    scale = chance.uniform(0.3, 3.5) if chance.random() < 0.5 else None
+    after = chance.randint(1, 20) if scale is None else max(int(before * scale), 1)
+    x, grad = (torch.rand(2, 3, n, dtype=dtype, generator=generator) for n in (before, after))
+    kind = chance.choice(["upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"])
+    corners = (chance.random() < 0.5,) if "linear" in kind else ()
+    check(f"aten.{kind}", (x, [after], *corners, scale), chance)
+    check(f"aten.{kind}_backward", (grad, [after], [2, 3, before], *corners, scale), chance)
+
+
 # ---- what is sent ----------------------------------------------------------------------------------
 
 

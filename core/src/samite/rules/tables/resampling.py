@@ -1,7 +1,7 @@
 """Reading an image between its places: resizing, and sampling at coordinates.
 
-Batch and channels are free. What is read is whole, since a result may read anywhere; where coordinates are operands,
-the places of the result are free.
+Batch and channels are free, and in nearest and linear resizing, with a halo, so are the spatial dims. What is read is
+whole where a result may read anywhere; where coordinates are operands, the places of the result are free.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from samite.rules.expansions.resampling import resize, resize_backward
 from samite.rules.language import rule
 from samite.rules.shards import Shards
-from samite.rules.tables.pooling import planes
+from samite.rules.tables.pooling import over, planes, sliding
 
 
 def resized(op: str) -> Callable[..., torch.Tensor]:
@@ -23,17 +24,23 @@ def resized(op: str) -> Callable[..., torch.Tensor]:
     return local
 
 
-SIZES = {
-    1: "upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d",
-    2: """upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa
-       _upsample_bicubic2d_aa""",
-    3: "upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d",
+SEPARABLE = {
+    "nearest": {1: "upsample_nearest1d", 2: "upsample_nearest2d", 3: "upsample_nearest3d"},
+    "exact": {1: "_upsample_nearest_exact1d", 2: "_upsample_nearest_exact2d", 3: "_upsample_nearest_exact3d"},
+    "linear": {1: "upsample_linear1d", 2: "upsample_bilinear2d", 3: "upsample_trilinear3d"},
 }
+WIDER = ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+"""Those of two dims that read more places."""
 
-for spatial, names in SIZES.items():
-    for name in names.split():
-        rule(name, planes("{x} -> {y}", spatial), linear="all")
-        rule(f"{name}_backward", planes("{y} -> {x}", spatial), linear="all", local=resized(f"{name}_backward"))
+for kind, names in SEPARABLE.items():
+    for spatial, name in names.items():
+        backward = f"{name}_backward"
+        rule(name, sliding("{x} -> {y}", spatial), linear="all", **over(resize(kind)))
+        text, local = sliding("{y} -> {x}", spatial), resized(backward)
+        rule(backward, text, linear="all", local=local, **over(resize_backward(kind)))
+for name in WIDER:
+    rule(name, planes("{x} -> {y}", 2), linear="all")
+    rule(f"{name}_backward", planes("{y} -> {x}", 2), linear="all", local=resized(f"{name}_backward"))
 
 for sampler, image, places in (
     ("grid_sampler_2d", "n c Y X", "y x"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from samite.rules.tables.resampling import SIZES
+from samite.rules.tables.resampling import SEPARABLE, WIDER
 from samite.testing.rulecheck.sample import Fill, Sample, bools, distinct, floats, ints
 
 __all__ = ["samples"]
@@ -116,12 +116,16 @@ def pooled() -> Iterator[Sample]:
 
 
 def resized() -> Iterator[Sample]:
-    for d, names in SIZES.items():
-        before, after = [3, 2, 2][:d], [5, 4, 3][:d]
-        for name in names.split():
-            corners = () if "nearest" in name else (False,)
-            yield Sample(f"aten.{name}", (floats(3, 4, *before), after, *corners))
-            yield Sample(f"aten.{name}_backward", (floats(3, 4, *after), after, [3, 4, *before], *corners))
+    names = [(d, name) for names in SEPARABLE.values() for d, name in names.items()] + [(2, name) for name in WIDER]
+    for d, name in names:
+        for before, after in (
+            ([3, 2, 2][:d], [5, 4, 3][:d]),
+            ([7, 2, 2][:d], [14, 4, 4][:d]),
+            ([7, 4, 3][:d], [3] * d),
+        ):
+            for corners in ((),) if "nearest" in name else ((False,), (True,)):
+                yield Sample(f"aten.{name}", (floats(2, 3, *before), after, *corners))
+                yield Sample(f"aten.{name}_backward", (floats(2, 3, *after), after, [2, 3, *before], *corners))
     for d in (2, 3):
         image, after = floats(3, 4, *[4] * d), [3, 2, 2][:d]
         grid = floats(3, *after, d, low=-1.2, high=1.2)
