@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samite.errors import CaptureError
 
-__all__ = ["write_out_strides"]
+__all__ = ["STRIDED", "write_out_strides"]
 
 aten = torch.ops.aten
 
@@ -22,7 +22,7 @@ def write_out_strides(graph: torch.fx.Graph) -> None:
     Raises CaptureError where one of them leaves the elements of its tensor.
     """
     for node in list(graph.nodes):
-        formula = _FORMULAS.get(node.target) if node.op == "call_function" else None
+        formula = STRIDED.get(node.target) if node.op == "call_function" else None
         if formula is not None:
             with graph.inserting_before(node):
                 node.replace_all_uses_with(_inlined(graph, node, formula))
@@ -83,8 +83,9 @@ def _as_strided_scatter(
     return made.view([x.shape[d] for d in order]).permute([order.index(d) for d in range(x.dim())])
 
 
-_FORMULAS: dict[Any, Callable[..., Tensor]] = {
+STRIDED: dict[Any, Callable[..., Tensor]] = {
     aten.as_strided.default: _as_strided,
     aten.as_strided_copy.default: _as_strided,
     aten.as_strided_scatter.default: _as_strided_scatter,
 }
+"""By op what it is on elements."""

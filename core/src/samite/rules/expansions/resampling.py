@@ -35,7 +35,7 @@ class _Dim:
 
     def taps(self, places: torch.Tensor, dtype: torch.dtype) -> list[Tap]:
         last = self.before - 1
-        # Whatever the scale says, the linear kernels copy what keeps its length, and nearest gradients what doubles too.
+        # Whatever the scale, linear kernels copy what keeps its length, and nearest gradients what doubles too.
         plain = {"linear": (self.before,), "nearest": (self.before, 2 * self.before)}
         if self.after in plain.get(self.kind, ()) and (self.backward or self.kind == "linear"):
             return [(places // (self.after // self.before), None)]
