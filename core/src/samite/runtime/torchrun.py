@@ -7,6 +7,7 @@ on what they do together before they do it (see `agreement`).
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +23,21 @@ from samite.hal import hookimpl
 from samite.hal.driver import Group
 from samite.hal.engine import Engine
 from samite.hal.program import Program
+from samite.hal.shared import Segment
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.runtime.agreement import Agreement, Intent
 from samite.runtime.board import ROW, Row, Sequenced
+from samite.runtime.common_host import common_segment
 from samite.runtime.finished import Finished
 from samite.runtime.inprocess import InProcessWorkers
 from samite.runtime.sharding import assemble
 
 __all__ = ["Plugin", "Torchrun", "TorchrunWorkers"]
 
+log = logging.getLogger("samite")
+
+EXCHANGE = 256 * 2**20  # bytes of address space; memory is taken as a communicator needs it
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 READ_TIMEOUT = 5.0  # seconds: a read that one rank makes alone is an error then
 _meshes = itertools.count()  # started in this process; as many on every rank
@@ -80,12 +86,16 @@ class TorchrunWorkers:
         # Launchers keep the store when they start the ranks again.
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         namespace = f"samite/mesh/{next(_meshes)}"
-        self._agreement = Agreement(_store(f"{namespace}/{attempt}", timeout), self.rank, mesh.size)
+        store = _store(f"{namespace}/{attempt}", timeout)
+        self._agreement = Agreement(store, self.rank, mesh.size)
         self._row = Row(memoryview(bytearray(ROW)))
         self.communicator: Sequenced | None = None
         if mesh.size > 1:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            group = Group(mesh, self.rank, address, attempt, {"timeout_s": timeout, "namespace": namespace})
+            shared = {"shared_memory": segment} if (segment := _segment(store, mesh, self.rank)) else {}
+            options = {"timeout_s": timeout, "namespace": namespace, **shared}
+            log.info("%s: ranks meet through %s", mesh, "shared memory" if shared else "the network")
+            group = Group(mesh, self.rank, address, attempt, options)
             self.communicator = Sequenced(plugins.driver(mesh.backends[0]).communicator(group), self._row)
         self._here = InProcessWorkers(mesh, self.rank, self.communicator)
 
@@ -152,6 +162,13 @@ class TorchrunWorkers:
             count = self._row.count
             last = self._row.entry(count - 1) if count else ""
             self._agreement.reach(Intent(what, tuple(values), (count, self._row.hash), last), timeout)
+
+
+def _segment(store: Any, mesh: Mesh, rank: int) -> Segment | None:
+    """Memory for the collectives of ranks that are all on this host."""
+    from torch.distributed import PrefixStore
+
+    return common_segment(PrefixStore("host", store), rank, mesh.size, EXCHANGE)
 
 
 def _store(namespace: str, timeout: float) -> Any:
