@@ -60,6 +60,7 @@ def test_ranks_that_agree_go_on_and_leave_little_behind() -> None:
         (Intent("reads w"), Intent('runs "step"'), CollectiveMismatch, r'rank \d (reads w|runs "step"), rank \d'),
         (Intent("a", (), (3, 5), "all_reduce"), Intent("a", (), (4, 5), "permute"), CollectiveMismatch, "last are"),
         (Intent("a", (("x", 1), ("y", 1))), Intent("a", (("x", 1), ("y", 2))), InputError, r"^y differs between ranks"),
+        (Intent("a", (("x", 1),)), Intent("a"), CollectiveMismatch, r"^rank \d brings (x|nothing), rank \d (x|not)"),
     ],
 )
 def test_ranks_that_differ_are_told_so_at_once(
@@ -89,6 +90,24 @@ def test_a_rank_that_says_nothing() -> None:
             agreement.reach(Intent("reads w"), 1.0)
 
     assert together(speaks, lambda agreement: None) == [None, None]
+
+
+def test_a_rank_that_leaves() -> None:
+    """Those that wait hear of it at once, and so do those that come later."""
+
+    def waits(agreement: Agreement) -> None:
+        agreement.reach(Intent("starts"), 10)
+        time.sleep(agreement._rank * 0.2)
+        with pytest.raises(WorkerDied, match=rf"rank 1 has left, rank {agreement._rank} reads w") as caught:
+            agreement.reach(Intent("reads w"), 30)
+        assert caught.value.rank == 1
+
+    def leaves(agreement: Agreement) -> None:
+        agreement.reach(Intent("starts"), 10)
+        time.sleep(0.1)
+        agreement.leave()
+
+    assert together(waits, leaves, waits) == [None] * 3
 
 
 COMMON = """
@@ -152,6 +171,21 @@ workers.write(0, torch.randn(3), split(3, dp=0))
 workers.run(handle, [0, torch.ones(3)], [0, 1])
 """
 
+PARTS = """
+import os
+import sys
+import samite
+import torch
+RANK, HOW = int(os.environ["RANK"]), sys.argv[1]
+if HOW == "before" and RANK == 1:
+    raise SystemExit(0)
+double = samite.compile(lambda x: x * 2, mesh=samite.mesh("cpu", dp=2))
+for n in range(4):
+    if HOW == "between" and RANK == 1 and n == 3:
+        raise SystemExit(0)
+    double(torch.full((4,), float(n + RANK * (HOW == "other batch" and n == 3))))
+"""
+
 
 STARTED = """
 def both(w):
@@ -205,6 +239,23 @@ def test_a_one_sided_read_raises_in_5_s_and_its_rank_ends_the_others(
 def test_state_that_differs_between_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(2, script(tmp_path, UNEQUAL)) == 1
     assert "InputError: the value of float32[3] differs between ranks" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("before", 'WorkerDied: rank 1 has left, rank 0 starts the mesh "cpu dp=2"'),
+        ("between", 'WorkerDied: rank 1 has left, rank 0 runs "<lambda>"'),
+        ("other batch", 'InputError: "x" differs between ranks'),
+    ],
+)
+def test_ranks_that_part_after_they_agreed(
+    how: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "parts.py"
+    path.write_text(PARTS)
+    assert run_script(2, str(path), [how]) == 1
+    assert message in capfd.readouterr().err
 
 
 def test_a_killed_launcher_ends_its_ranks(tmp_path: Path) -> None:

@@ -1,19 +1,25 @@
 """Agreement of ranks that run the same script: before they do something together, each says what, and compares.
 
-A rank that is about to do another thing, or that says nothing in time, is an error that names both, in place of a
-collective that ends for nobody. It takes four round trips to the store, whatever the number of ranks.
+A rank that is about to do another thing, that says nothing in time, or that has left, is an error that names both, in
+place of a collective that ends for nobody. It takes four round trips to the store, whatever the number of ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from samite.errors import CollectiveMismatch, InputError, WorkerDied
 
-__all__ = ["Agreement", "Intent"]
+__all__ = ["Agreement", "Intent", "store_of_mesh"]
+
+LEFT = "has left"
+GRACE = 1.0
+"""Seconds in which a launcher ends all ranks if the one that left has failed: its error is the one to read."""
 
 
 class Intent(NamedTuple):
@@ -36,7 +42,8 @@ class Agreement:
 
     def reach(self, intent: Intent, timeout: float) -> None:
         """Returns when all ranks have said the same. Raises CollectiveMismatch if one says another thing, or nothing in
-        `timeout` seconds, InputError if values differ, and WorkerDied after either, or if the store is gone."""
+        `timeout` seconds, InputError if values differ, and WorkerDied after either, if one has left, or if the store
+        is gone."""
         if self._broken:
             raise WorkerDied(f"the ranks went apart earlier: {self._broken}", rank=self._rank, help="start them again")
         try:
@@ -45,12 +52,19 @@ class Agreement:
             self._broken = error.what
             raise
 
+    def leave(self) -> None:
+        """Say that this rank reaches nothing any more, to those that wait for it now or will."""
+        with contextlib.suppress(RuntimeError):  # the store is gone: so is its owner, and all hear of that
+            self._store.set(f"{self._turn}/{self._rank}", json.dumps(Intent(LEFT)))
+
     def _exchange(self, intent: Intent, timeout: float) -> list[Intent]:
-        keys = [f"{self._turn}/{rank}" for rank in range(self._ranks)]
+        turn = self._turn
+        keys = [f"{turn}/{rank}" for rank in range(self._ranks)]
         try:
             self._store.set(keys[self._rank], json.dumps(intent))
-            if self._turn >= 2:  # which all have read: they have answered to the turn after it
-                self._store.delete_key(f"{self._turn - 2}/{self._rank}")
+            self._turn += 1
+            if turn >= 2:  # which all have read: they have answered to the turn after it
+                self._store.delete_key(f"{turn - 2}/{self._rank}")
             self._store.wait(keys, timedelta(seconds=timeout))
             said = self._store.multi_get(keys)
         except RuntimeError as error:
@@ -67,7 +81,6 @@ class Agreement:
                 help="what ranks do together, every rank does: no `if rank == 0` around a step, or around reading a "
                 "value that is laid out over ranks",
             ) from error
-        self._turn += 1
         return [Intent(*json.loads(text)) for text in said]
 
     def _silent(self, keys: Sequence[str]) -> list[int]:
@@ -78,6 +91,13 @@ class Agreement:
 
     def _compare(self, ours: Intent, said: Sequence[Intent]) -> None:
         for rank, theirs in enumerate(said):
+            if theirs.what == LEFT:
+                time.sleep(GRACE)
+                raise WorkerDied(
+                    f"rank {rank} has left, rank {self._rank} {ours.what}",
+                    rank=rank,
+                    help="what ranks do together, every rank does: none may end its script, or close the mesh, earlier",
+                )
             if theirs.what != ours.what:
                 raise CollectiveMismatch(
                     f"rank {self._rank} {ours.what}, rank {rank} {theirs.what}",
@@ -91,6 +111,14 @@ class Agreement:
                     rank=rank,
                     help="every rank must take the same path through the program",
                 )
+            here, there = ([name for name, _ in intent.values] for intent in (ours, theirs))
+            if here != there:
+                raise CollectiveMismatch(
+                    f"rank {self._rank} brings {', '.join(here) or 'nothing'}, rank {rank} "
+                    f"{', '.join(there) or 'nothing'}",
+                    rank=rank,
+                    help="every rank must write the same values, in the same order",
+                )
             for (name, mine), (_, other) in zip(ours.values, theirs.values, strict=True):
                 if mine != other:
                     raise InputError(
@@ -98,3 +126,10 @@ class Agreement:
                         help="a plain tensor is a global one, equal on all ranks: seed them alike, or load one "
                         "checkpoint; a batch of each rank's own enters by samite.from_local",
                     )
+
+
+def store_of_mesh(store: Any, number: int, attempt: int) -> Any:
+    """What the ranks of the `number`th mesh write to, when they are started for the `attempt`th time."""
+    from torch.distributed import PrefixStore
+
+    return PrefixStore(f"samite/mesh/{number}/{attempt}", store)

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from samite.errors import MeshError
+from samite.runtime.agreement import Agreement, store_of_mesh
 
 __all__ = ["run_script"]
 
@@ -21,7 +23,8 @@ def run_script(n: int, script: str, args: Sequence[str] = ()) -> int:
     """Runs `python script args` as ranks 0 to n-1, with inherited output. MeshError if n < 1.
 
     The exit code is 0, or that of the first rank that failed (128 + s if signal s killed it); its failure ends the
-    others. Ctrl-C is for the ranks to handle; those that have not ended some seconds after it are killed.
+    others. One that ends well takes part in nothing any more, which those that wait for it hear. Ctrl-C is for the
+    ranks to handle; those that have not ended some seconds after it are killed.
     """
     if n < 1:
         raise MeshError(f"{n} ranks", help="start one or more: samite run -n 2 train.py")
@@ -44,7 +47,7 @@ def run_script(n: int, script: str, args: Sequence[str] = ()) -> int:
         for rank in range(n):
             environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             ranks.append(subprocess.Popen([sys.executable, script, *args], env=environment))
-        return _first_failure(ranks)
+        return _first_failure(ranks, store)
     except KeyboardInterrupt:
         # A terminal's Ctrl-C reached the ranks as well: let them end as they like, for a while.
         _wait(ranks, GRACE)
@@ -59,13 +62,18 @@ def _leave(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _first_failure(ranks: list[subprocess.Popen[bytes]]) -> int:
+def _first_failure(ranks: list[subprocess.Popen[bytes]], store: Any) -> int:
     """Until all have ended well, or one has not."""
+    left: set[int] = set()
     while True:
         codes = [process.poll() for process in ranks]
-        for code in codes:
+        for rank, code in enumerate(codes):
             if code:
                 return code if code > 0 else 128 - code
+            if code == 0 and rank not in left:
+                left.add(rank)
+                # A rank that has started a mesh has said this itself; to one that never did, the others wait here.
+                Agreement(store_of_mesh(store, 0, 0), rank, len(ranks)).leave()
         if None not in codes:
             return 0
         time.sleep(POLL)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,9 +25,10 @@ from samite.hal.program import Program
 from samite.hal.shared import Segment
 from samite.layout import Layout
 from samite.mesh import Mesh
-from samite.runtime.agreement import Agreement, Intent
+from samite.runtime.agreement import Agreement, Intent, store_of_mesh
 from samite.runtime.board import ROW, Row, Sequenced
 from samite.runtime.common_host import common_segment
+from samite.runtime.digests import describe, digest, sampled_digest
 from samite.runtime.finished import Finished
 from samite.runtime.inprocess import InProcessWorkers
 from samite.runtime.sharding import assemble
@@ -82,13 +82,15 @@ class TorchrunWorkers:
         self._timeout = timeout
         self._programs: list[Program] = []
         self._stepped: set[int] = set()  # programs that have run
-        self._written: list[tuple[str, int]] = []  # since the last agreement, until the first step
+        self._written: list[tuple[str, int]] = []  # since the last agreement
         # Launchers keep the store when they start the ranks again.
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        namespace = f"samite/mesh/{next(_meshes)}"
-        store = _store(f"{namespace}/{attempt}", timeout)
+        number = next(_meshes)
+        namespace = f"samite/mesh/{number}"
+        store = store_of_mesh(_store(timeout), number, attempt)
         self._agreement = Agreement(store, self.rank, mesh.size)
         self._row = Row(memoryview(bytearray(ROW)))
+        self._agree(f'starts the mesh "{mesh}"', (), timeout)
         self.communicator: Sequenced | None = None
         if mesh.size > 1:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -104,8 +106,9 @@ class TorchrunWorkers:
         return self._here.load(program, options)
 
     def write(self, buffer: int, value: torch.Tensor, layout: Layout) -> None:
-        if not self._stepped:
-            self._written.append((f"the value of {_describe(value)}", _digest(value)))
+        if self.mesh.size > 1:
+            checksum = sampled_digest if self._stepped else digest
+            self._written.append((f"the value of {describe(value)}", checksum(value)))
         self._here.write(buffer, value, layout)
 
     def read(self, buffer: int) -> torch.Tensor:
@@ -118,18 +121,18 @@ class TorchrunWorkers:
         return assemble(list(gathered), layout, self.mesh)
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> Finished:
+        """The ranks compare what they bring: in full at a program's first call, later by a sample."""
         given = self._programs[program]
-        values: list[tuple[str, int]] = []
-        if program not in self._stepped:
-            values += self._written
-            values += [
-                (f'"{argument.name}"', _digest(value))
+        if self.mesh.size > 1:
+            checksum = sampled_digest if program in self._stepped else digest
+            brought = [
+                (f'"{argument.name}"', checksum(value))
                 for argument, value in zip(given.arguments, arguments, strict=True)
                 if isinstance(value, torch.Tensor)
             ]
-        self._agree(f'runs "{given.name}" ({given.digest[:8]})', values, self._timeout)
-        self._stepped.add(program)
-        self._written.clear()
+            self._agree(f'runs "{given.name}" ({given.digest[:8]})', [*self._written, *brought], self._timeout)
+            self._stepped.add(program)
+            self._written.clear()
         return self._here.run(program, arguments, results)
 
     def local(self, buffer: int) -> tuple[torch.Tensor, Layout]:
@@ -153,6 +156,7 @@ class TorchrunWorkers:
         )
 
     def close(self) -> None:
+        self._agreement.leave()
         self._here.close()
         if self.communicator is not None:
             self.communicator.close()
@@ -171,19 +175,9 @@ def _segment(store: Any, mesh: Mesh, rank: int) -> Segment | None:
     return common_segment(PrefixStore("host", store), rank, mesh.size, EXCHANGE)
 
 
-def _store(namespace: str, timeout: float) -> Any:
+def _store(timeout: float) -> Any:
     """The launcher's store, or rank 0's where the launcher has none, as torch's `env://` finds it."""
-    from torch.distributed import PrefixStore, rendezvous
+    from torch.distributed import rendezvous
 
     store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-    return PrefixStore(namespace, store)
-
-
-def _digest(value: torch.Tensor) -> int:
-    """A checksum of a tensor's bytes, with its shape and dtype."""
-    data: Any = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(data, zlib.crc32(_describe(value).encode()))
-
-
-def _describe(value: torch.Tensor) -> str:
-    return f"{value.dtype}{list(value.shape)}".removeprefix("torch.")
+    return store
