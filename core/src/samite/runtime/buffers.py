@@ -7,7 +7,7 @@ way round, so the value before the last step under way is always whole; a failur
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ from samite.runtime.arguments import missing_buffer
 __all__ = ["Buffer", "Buffers"]
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Buffer:
     """`current` holds the value as of `step`, the last step under way that replaces it (0: none did); `spare` is
     where the next value goes, from the first time that a step replaces it."""
@@ -60,6 +60,10 @@ class Buffers:
         except KeyError:
             raise missing_buffer(number) from None
 
+    def held(self, numbers: Iterable[int]) -> Iterator[Buffer | None]:
+        """The buffers of these numbers, None where there is none."""
+        return map(self._held.get, numbers)
+
     def put(self, number: int, buffer: Buffer) -> None:
         """A new value that no step made."""
         self.free([number])
@@ -81,11 +85,11 @@ class Buffers:
             buffer.spare = self.arena.allocate(buffer.current.stride)
         return buffer.spare
 
-    def open(self, step: int, replaced: list[Buffer], made: list[tuple[int, Buffer]]) -> None:
+    def open(self, step: int, replaced: Sequence[Buffer], made: list[tuple[int, Buffer]]) -> None:
         """A step is under way that replaces some buffers (all reserved for) and makes others."""
         opened = _Step([(buffer, buffer.step) for buffer in replaced])
-        for buffer in replaced:
-            _flip(buffer, step)
+        for buffer in replaced:  # not by `_flip`: of all that a call costs, this is done most often
+            buffer.current, buffer.spare, buffer.step = buffer.spare, buffer.current, step  # pyright: ignore
         for number, buffer in made:
             opened.made.append((number, buffer, self._held.get(number)))
             self._held[number] = buffer

@@ -1,14 +1,16 @@
 """One program's calls on local workers: arguments and results as places in shared memory.
 
 The places of a training step repeat every second step (state goes back and forth between two locations, inputs between
-as many as steps may be under way), so workers are told a `Frame` once and then only its number.
+as many as steps may be under way), so workers are told a `Frame` once and then only its number. Its buffers are the
+same at every call, which is quicker to see than to check them one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import is_
 from typing import Any
 
 import torch
@@ -32,7 +34,7 @@ class Call:
     """One step ready to go: what to tell the workers, and what becomes of buffers."""
 
     messages: list[tuple[Any, ...]]
-    replaced: list[Buffer]
+    replaced: Sequence[Buffer]
     made: list[tuple[int, Buffer]]
 
 
@@ -42,6 +44,28 @@ class _Place:
 
     location: Location
     locals: list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Steady:
+    """What a call was found to be right with: buffers `numbers` as the arguments `at`, tensors as all `others`, and
+    buffers `replaced` as the results that replace state. Another call with the same is right too."""
+
+    types: Sequence[type]
+    at: Sequence[int]
+    others: Sequence[int]
+    numbers: Sequence[int]
+    held: Sequence[Buffer]
+    results: Sequence[int]
+    replaced: Sequence[Buffer]
+
+    def holds(self, buffers: Buffers, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> bool:
+        return (
+            list(map(type, arguments)) == self.types
+            and [arguments[index] for index in self.at] == self.numbers
+            and results == self.results
+            and list(buffers.held(self.numbers)) == self.held
+        )
 
 
 class Dispatch:
@@ -58,14 +82,18 @@ class Dispatch:
             for index, (result, (dtype, shape)) in enumerate(zip(program.results, self.interface.results, strict=True))
             if result.alias < 0
         ]
-        self._replaced = [(i, result.alias) for i, result in enumerate(program.results) if result.alias >= 0]
+        self._replacing = [index for index, result in enumerate(program.results) if result.alias >= 0]
+        self._replaced = [program.results[index].alias for index in self._replacing]
+        self._steady: _Steady | None = None
         self._inputs: dict[tuple[int, int], _Place] = {}
         self._places = places
-        self._frames: dict[tuple[int, ...], tuple[int, Frame]] = {}
+        self._frames: list[Frame] = []  # by number
+        self._told = 0
 
     def forget(self) -> None:
         """New workers know no frames."""
         self._frames.clear()
+        self._told = 0
 
     def prepare(
         self, buffers: Buffers, arguments: Sequence[int | torch.Tensor], results: Sequence[int], step: int
@@ -76,33 +104,49 @@ class Dispatch:
                 f'"{self.program.name}" takes {len(self.program.arguments)} arguments and gives '
                 f"{len(self.program.results)} results, have {len(arguments)} and {len(results)}"
             )
-        held: list[Buffer | None] = [None] * len(arguments)
-        here: list[Location] = []
+        known = self._steady
+        if known is None or not known.holds(buffers, arguments, [results[index] for index in self._replacing]):
+            known = self._steady = self._checked(buffers, arguments, results)
+        here: list[Any] = [None] * len(arguments)
+        for index, buffer in zip(known.at, known.held, strict=True):
+            here[index] = buffer.current
+        for index in known.others:
+            here[index] = self._input(buffers, index, arguments[index], step)
+        there: list[Location | None] = [None] * len(here)
+        for alias, buffer in zip(self._replaced, known.replaced, strict=True):
+            there[alias] = buffer.spare or buffers.reserve(buffer)
+        made = self._new_buffers(buffers, results)
+        frame, messages = self._frame(here, there)
+        messages.append(("run", self.number, frame, step, tuple(buffer.current for _, buffer in made)))
+        return Call(messages, known.replaced, made)
+
+    def _checked(
+        self, buffers: Buffers, arguments: Sequence[int | torch.Tensor], results: Sequence[int]
+    ) -> _Steady:
+        """Raises InputError if the buffers are not what the program takes."""
+        held: dict[int, Buffer] = {}
         for index, given in enumerate(arguments):
             if isinstance(given, int):
                 buffer = held[index] = buffers[given]
                 if buffer.layout is not self._layouts[index] or buffer.dtype is not self._dtypes[index]:
                     check_layout(self.program.arguments[index], buffer.layout, buffer.dtype)
-                here.append(buffer.current)
-            else:
-                here.append(self._input(buffers, index, given, step))
-        there: list[Location | None] = [None] * len(here)
-        replaced: list[Buffer] = []
-        for index, alias in self._replaced:
-            buffer = held[alias]
-            if buffer is None or results[index] != arguments[alias]:
+        for index, alias in zip(self._replacing, self._replaced, strict=True):
+            if alias not in held or results[index] != arguments[alias]:
                 raise InputError(
                     f'result "{self.program.results[index].name}" replaces '
                     f'"{self.program.arguments[alias].name}": both are one buffer'
                 )
-            replaced.append(buffer)
-            there[alias] = buffer.spare or buffers.reserve(buffer)
-        made = self._new_buffers(buffers, results)
-        frame, messages = self._frame(here, there)
-        messages.append(("run", self.number, frame, step, tuple(buffer.current for _, buffer in made)))
-        return Call(messages, replaced, made)
+        return _Steady(
+            list(map(type, arguments)),
+            list(held),
+            [index for index in range(len(arguments)) if index not in held],
+            [arguments[index] for index in held],
+            list(held.values()),
+            [results[index] for index in self._replacing],
+            [held[alias] for alias in self._replaced],
+        )
 
-    def _input(self, buffers: Buffers, index: int, value: torch.Tensor, step: int) -> Location:
+    def _input(self, buffers: Buffers, index: int, value: Any, step: int) -> Location:
         argument = self.program.arguments[index]
         check_argument(argument, value.shape, value.dtype, value.device.type)
         key = index, step % self._places
@@ -137,13 +181,11 @@ class Dispatch:
 
     def _frame(self, here: list[Location], there: list[Location | None]) -> tuple[int, list[tuple[Any, ...]]]:
         """The number of a frame, and the message that tells it to the workers if they do not know it."""
-        # By identity, which is quick to compare: a location that a remembered frame holds is no other's.
-        key = (*map(id, here), *map(id, there))
-        if (known := self._frames.get(key)) is not None:
-            return known[0], []
-        number = len(self._frames)
-        if number == FRAMES:  # the oldest makes room
-            number, _ = self._frames.pop(next(iter(self._frames)))
         frame = Frame(tuple(here), tuple(there))
-        self._frames[key] = number, frame
+        # By comparing, since locations are the same objects again and a hash would look into each of them.
+        if frame in self._frames:
+            return self._frames.index(frame), []
+        number = self._told % FRAMES  # the oldest makes room
+        self._frames[number : number + 1] = [frame]
+        self._told += 1
         return number, [("frame", self.number, number, frame)]

@@ -54,11 +54,11 @@ class Slot(StateSlot):
 
     @value.setter
     def value(self, new: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        memory = self.spare()
-        assert memory is not None, "a state that a program replaces has memory for the next value"
-        if new is not memory:
-            memory.copy_(new)
-        self.slots.current[self.index] = memory
+        if new is not self.slots.following[self.index]:  # else it was written where `spare` said
+            memory = self.spare()
+            assert memory is not None, "a state that a program replaces has memory for the next value"
+            new = memory.copy_(new)
+        self.slots.current[self.index] = new
 
     def spare(self) -> torch.Tensor | None:
         self.slots.wait()

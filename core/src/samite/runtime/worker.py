@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ from samite.runtime.shared import Shared
 from samite.runtime.slots import Slots
 
 __all__ = ["Worker", "serve"]
+
+RESULTS = 256  # places of results that a worker remembers
 
 
 def serve(channel: Channel) -> None:
@@ -94,6 +97,7 @@ class Worker:
         if self._driver.collectives == "communicator":
             self._communicator = Sequenced(self._driver.communicator(group), board.rows[self.rank])
         self._memory: dict[int, torch.Tensor] = {}
+        self._result = lru_cache(RESULTS)(self._view)  # where results go: the same places again
         self._executables: dict[int, Executable] = {}  # compiled here, not yet loaded
         self._shared = Shared(self._driver)
         self._programs: dict[int, _Loaded] = {}
@@ -169,7 +173,7 @@ class Worker:
         outputs, event = loaded.bound.run(seen.inputs)
         event.wait()
         for output, (dtype, shape), location in zip(outputs, loaded.plain, results, strict=True):
-            self._view(location, dtype, shape).copy_(output)
+            self._result(location, dtype, shape).copy_(output)
         self._board.rows[self.rank].end(step)
         return "ended", step
 

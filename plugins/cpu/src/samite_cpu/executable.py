@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,6 +39,18 @@ class Interface:
     state: tuple[bool, ...]
     replaced: tuple[int, ...]
 
+    @cached_property
+    def _inputs(self) -> Sequence[int]:
+        return [index for index, is_state in enumerate(self.state) if not is_state]
+
+    @cached_property
+    def _replacing(self) -> Sequence[tuple[int, int]]:
+        return [(at, index) for at, index in enumerate(self.replaced) if index >= 0]
+
+    @cached_property
+    def _plain(self) -> Sequence[int]:
+        return [at for at, index in enumerate(self.replaced) if index < 0]
+
     @classmethod
     def of(cls, program: Program) -> Interface:
         state = tuple(argument.kind == "state" for argument in program.arguments)
@@ -46,18 +59,16 @@ class Interface:
 
     def arguments(self, slots: Sequence[StateSlot], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """All arguments in the program's order."""
-        state, given = iter(slots), iter(inputs)
-        return [next(state).value if is_state else next(given) for is_state in self.state]
+        arguments = [slot.value for slot in slots]
+        for index, value in zip(self._inputs, inputs, strict=True):
+            arguments.insert(index, value)
+        return arguments
 
     def settle(self, slots: Sequence[StateSlot], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Puts new state in its slots; gives the other results."""
-        plain: list[torch.Tensor] = []
-        for value, index in zip(outputs, self.replaced, strict=True):
-            if index < 0:
-                plain.append(value)
-            else:
-                slots[index].value = value
-        return plain
+        for at, index in self._replacing:
+            slots[index].value = outputs[at]
+        return [outputs[at] for at in self._plain]
 
 
 class AtenExecutable(Executable):
