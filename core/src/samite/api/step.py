@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from samite.api.held import Held
 from samite.api.program import Built
 from samite.frontend import Capture, Leaf, StateTree
 from samite.hal.engine import Future
@@ -28,8 +30,13 @@ class Step:
         self.capture, self.built, self.session = capture, built, session
         self.options = {"mode": "aten" if self.changes_structure else mode}
         self._handle, self._generation = -1, -1
+        arguments = built.program.arguments
+        self._state = [at for at, argument in enumerate(arguments) if argument.kind == "state"]
+        self._others = [at for at, argument in enumerate(arguments) if argument.kind != "state"]
+        place = {at: index for index, at in enumerate(self._state)}
+        self._replaced = [place.get(result.alias, -1) for result in built.program.results]  # of the state, or -1
 
-    @property
+    @cached_property
     def changes_structure(self) -> bool:
         """Whether a call makes or removes state, as an optimizer's first step does."""
         made = any(r.kind == "state" and r.argument < 0 for r in self.capture.results)
@@ -38,25 +45,28 @@ class Step:
     def run(self, tree: StateTree, seed: int) -> Any:
         """One call. The user's parameters, gradients and optimizer state are handles afterwards; so are the outputs."""
         self._load()
-        remotes: list[Remote | None] = []
-        arguments: list[int | torch.Tensor] = []
-        new: list[int] = []  # state arguments that become handles with this call
-        for index, argument in enumerate(self.built.program.arguments):
-            value = torch.tensor(seed) if argument.kind == "rng" else _current(tree, index)
-            remote = value.remote if isinstance(value, Tensor) and value.is_base_on(self.session) else None
-            if remote is None and argument.kind == "state":
-                remote = self._adopt(value, argument)
-                new.append(index)
-            remotes.append(remote)
-            arguments.append(value if remote is None else remote.send(argument.layout))
-        for index in new:  # before anything runs: what cannot become a handle leaves all state as it was
-            if tree.leaves[index].role != "input":
-                self._put(tree.leaves[index], remotes[index])
-        targets = [self._target(result, remotes) for result in self.built.program.results]
-        step = self.session.run(self._handle, arguments, [t.number for t in targets])
+        values = _current(tree)
+        state = [values[at] for at in self._state]
+        held, new = tree.found.get(self), set[int]()
+        if held is None or not held.still(state, self._generation):
+            remotes, new = self._send(tree, state)
+            held = Held.of(state, remotes, self._generation)
+            tree.found[self] = held
+        arguments: list[Any] = [*values, torch.tensor(seed)][: len(self.built.program.arguments)]
+        for at, remote in zip(self._state, held.remotes, strict=True):
+            arguments[at] = remote.number
+        for at in self._others:
+            if (remote := self._remote(arguments[at])) is not None:
+                arguments[at] = remote.send(self.built.program.arguments[at].layout)
+        for at in new:  # before anything runs: what cannot become a handle leaves all state as it was
+            if tree.leaves[self._state[at]].role != "input":
+                self._put(tree.leaves[self._state[at]], held.remotes[at])
+        results = zip(self._replaced, self.built.program.results, strict=True)
+        targets = [held.remotes[at] if at >= 0 else self._new(result) for at, result in results]
+        step = self.session.run(self._handle, arguments, [target.number for target in targets])
         if self.changes_structure:  # what a failed step would have made or removed must not be put in place
             self.session.wait(step)
-        outputs = self._take(tree, targets, set(new), step)
+        outputs = self._take(tree, targets, new, step)
         for index in self.capture.deleted:
             tree.leaves[index].delete()
         for _, optimizer in tree.optimizers:
@@ -70,6 +80,24 @@ class Step:
             self._handle = self.session.load(self.built.program, self.options)
             self._generation = self.session.generation
 
+    def _send(self, tree: StateTree, state: Sequence[torch.Tensor]) -> tuple[list[Remote], set[int]]:
+        """The buffers of the state, current on the workers, and which of them the user's tensors do not know yet."""
+        remotes: list[Remote] = []
+        new: set[int] = set()
+        for index, (at, value) in enumerate(zip(self._state, state, strict=True)):
+            argument = self.built.program.arguments[at]
+            remote = self._remote(value)
+            if remote is None:
+                remote = self._adopt(value, argument)
+                new.add(index)
+            remote.send(argument.layout)
+            remotes.append(remote)
+        return remotes, new
+
+    def _remote(self, value: object) -> Remote | None:
+        """The buffer of this session that a tensor is, if it is one."""
+        return value.remote if isinstance(value, Tensor) and value.is_base_on(self.session) else None
+
     def _adopt(self, value: torch.Tensor, argument: Argument) -> Remote:
         """A state argument that lies on this host, or on another mesh, as a buffer of this one."""
         plain = value.read() if isinstance(value, Tensor) else value
@@ -77,26 +105,23 @@ class Step:
         remote.adopt(plain.detach())
         return remote
 
-    def _target(self, result: Result, remotes: Sequence[Remote | None]) -> Remote:
-        """Where a result goes: the buffer of the state that it replaces, or a new one."""
-        if result.alias >= 0:
-            replaced = remotes[result.alias]
-            assert replaced is not None, "what a result replaces is state"
-            return replaced
+    def _new(self, result: Result) -> Remote:
         return Remote(self.session, self.session.number(), result.layout, getattr(torch, result.dtype))
 
     def _take(self, tree: StateTree, targets: Sequence[Remote], new: set[int], step: Future) -> list[Tensor]:
         """Note what the program has written; gives its outputs."""
         outputs: list[Tensor] = []
-        for spec, result, target in zip(self.capture.results, self.built.program.results, targets, strict=True):
+        columns = zip(self.capture.results, self.built.program.results, self._replaced, targets, strict=True)
+        for spec, result, at, target in columns:
             target.workers_written(result.layout)
-            if spec.kind == "output":
+            if at >= 0:
+                if at in new:
+                    self._put(tree.leaves[spec.argument], target)
+            elif spec.kind == "output":
                 target.made_by(step)
                 outputs.append(Tensor(target))
-            elif spec.argument < 0:
+            else:
                 self._put(tree.leaf(spec.name), target)
-            elif spec.argument in new:
-                self._put(tree.leaves[spec.argument], target)
         return outputs
 
     def _put(self, leaf: Leaf, remote: Remote | None) -> None:
@@ -105,10 +130,12 @@ class Step:
             leaf.set(Tensor(remote))
 
 
-def _current(tree: StateTree, index: int) -> torch.Tensor:
-    """The tensor of a leaf. What the tree remembers is current, but for what may change while the structure stays."""
-    if tree.leaves[index].role not in ("gradient", "scalar"):
-        return tree.tensors[index]
-    value = tree.leaves[index].get()
-    assert value is not None, "a tree has the leaves that are there"
-    return value
+def _current(tree: StateTree) -> list[torch.Tensor]:
+    """The tensor of each leaf. The tree knows those that change only when it does."""
+    values = tree.tensors.copy()
+    for at, leaf in enumerate(tree.leaves):
+        if leaf.role == "gradient" or leaf.role == "scalar":
+            value = leaf.get()
+            assert value is not None, "a tree has the leaves that are there"
+            values[at] = value
+    return values

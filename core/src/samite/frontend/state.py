@@ -48,6 +48,8 @@ class StateTree:
     """id of a parameter, buffer or argument -> its leaf."""
     state_names: dict[str, tuple[Optimizer, int]] = field(default_factory=dict[str, tuple[Optimizer, int]])
     """"optimizer.blocks.0.fc.weight" -> the optimizer, and the leaf of the parameter."""
+    found: dict[object, Any] = field(default_factory=dict[object, Any], compare=False)
+    """What programs found out of its state, by program: as good for trees that differ from this one in inputs alone."""
 
     @staticmethod
     def from_call(

@@ -7,10 +7,9 @@ same at every call, which is quicker to see than to check them one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from operator import is_
 from typing import Any
 
 import torch
@@ -120,13 +119,13 @@ class Dispatch:
         messages.append(("run", self.number, frame, step, tuple(buffer.current for _, buffer in made)))
         return Call(messages, known.replaced, made)
 
-    def _checked(
-        self, buffers: Buffers, arguments: Sequence[int | torch.Tensor], results: Sequence[int]
-    ) -> _Steady:
+    def _checked(self, buffers: Buffers, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> _Steady:
         """Raises InputError if the buffers are not what the program takes."""
+        numbers: dict[int, int] = {}
         held: dict[int, Buffer] = {}
         for index, given in enumerate(arguments):
             if isinstance(given, int):
+                numbers[index] = given
                 buffer = held[index] = buffers[given]
                 if buffer.layout is not self._layouts[index] or buffer.dtype is not self._dtypes[index]:
                     check_layout(self.program.arguments[index], buffer.layout, buffer.dtype)
@@ -140,7 +139,7 @@ class Dispatch:
             list(map(type, arguments)),
             list(held),
             [index for index in range(len(arguments)) if index not in held],
-            [arguments[index] for index in held],
+            list(numbers.values()),
             list(held.values()),
             [results[index] for index in self._replacing],
             [held[alias] for alias in self._replaced],

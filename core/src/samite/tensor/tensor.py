@@ -82,6 +82,10 @@ class Tensor(Value):
             return not isinstance(self._view, View) and cast(Remote, self._remote).session is session
         return self._spec.contiguous and self.home is home_of_session(session)
 
+    def is_all_of(self, remote: Remote) -> bool:
+        """Whether it is the whole of that buffer, not a view, and was made so."""
+        return self._remote is remote and not isinstance(self._view, View)
+
     @property
     def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The same memory, unknown to autograd."""
