@@ -69,6 +69,11 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam, amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, foreach=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01, foreach=True),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "sgd, fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1, fused=True),
+    "adamw, fused": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True, maximize=True, fused=True),
+    "adam, fused": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), weight_decay=0.1, fused=True),
+    "adagrad, fused": lambda p: torch.optim.Adagrad(p, lr=0.01, lr_decay=0.1, weight_decay=0.1, fused=True),
 }
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from samite.eager import foreach, reads
 from samite.eager.calls import Call, Place, at, facts, leaves_of, replaced
+from samite.eager.devices import names_another, on_meta
 from samite.eager.emission import Plan, result_specs
+from samite.eager.fused import fused_parts
 from samite.eager.hoisting import hoisted, numbers
 from samite.eager.keys import exact_key, key_of
+from samite.eager.masks import by_numbers, depends_on_data, find, has_masks
 from samite.eager.placing import Placed, place_call, settled_first
 from samite.eager.random import draw_seed, drawn, draws_whole
 from samite.eager.shapes import change_shape, changes_shape
@@ -56,6 +60,10 @@ class Caller:
         """The value of a tensor as a plain one, not to be written to."""
 
     @abstractmethod
+    def replicated(self, kind: type[Any], value: torch.Tensor) -> Any:
+        """A tensor of a plain value that all ranks have, which becomes its own."""
+
+    @abstractmethod
     def settled(self, x: Any) -> Any:
         """A tensor with the same value that owes nothing: `x` itself, where that can be."""
 
@@ -85,8 +93,15 @@ class Caller:
 
     def call(self, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call that no plan was found for, and plan it for the next time."""
-        if reads.is_read(func) or reads.writes_plain(kind, func, args, kwargs):
+        is_one = not foreach.is_foreach(func) and _parts_of(func) is None  # else its parts are looked at
+        if reads.is_read(func) or (is_one and reads.writes_plain(kind, func, args, kwargs)):
             return reads.carry_out(self, kind, func, args, kwargs)
+        if depends_on_data(func):
+            return find(self, kind, func, args, kwargs)
+        if has_masks(func, args):
+            return func(*by_numbers(self, kind, args), **kwargs)
+        if names_another(kind, args, kwargs):
+            return on_meta(kind, func, args, kwargs)
         if changes_shape(func):
             return change_shape(kind, func, args, kwargs)
         if draws_whole(func, kwargs):
@@ -135,8 +150,8 @@ class Caller:
             return Planned(lambda args, kwargs: kind.__torch_dispatch__(random, (), (self.seed(), *args), kwargs))
         if foreach.is_foreach(func):
             return Planned(foreach.plan(self, kind, func, args, kwargs))
-        if _is_composite(func):
-            return Planned(lambda args, kwargs: func.decompose(*args, **kwargs))
+        if (parts := _parts_of(func)) is not None:
+            return Planned(lambda args, kwargs: parts(*args, **kwargs))
         floats = exact_key(args, kwargs)
         made = self._emitted(kind, func, args, kwargs, key, floats)
         if not floats or made.direct:
@@ -223,7 +238,11 @@ def _unhomed(part: Any) -> Any:
     return (part.layout, part.dtype, part.stride) if isinstance(part, Spec) else part
 
 
-def _is_composite(func: Any) -> bool:
-    return isinstance(func, torch._ops.OpOverload) and func.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd
-    )
+@cache
+def _parts_of(func: Any) -> Callable[..., Any] | None:
+    """The function of other ops that an op is; None of one that is an op of its own."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return None
+    if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return func.decompose
+    return func.impl_aten if func.namespace == "prims" else fused_parts(func)  # type: ignore[attr-defined]

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samite.eager.fast_paths import fast_paths
+from samite.eager.recurrent import recurrent_layers
+
 __all__ = ["more"]
 
 aten = torch.ops.aten
@@ -27,6 +30,8 @@ def _new_empty(x: Tensor, size: Sequence[int], *_: Any, dtype: torch.dtype | Non
 def more() -> dict[Any, Callable[..., Any]]:
     """op -> its decomposition, beside those of captures."""
     return {
+        **fast_paths(),
+        **recurrent_layers(),
         aten.empty_like.default: _empty_like,
         aten.new_empty.default: _new_empty,
         aten.new_empty_strided.default: _new_empty,

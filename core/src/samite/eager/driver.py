@@ -46,7 +46,16 @@ class Driver(Caller):
         return super().call(kind, func, args, kwargs)
 
     def whole(self, x: Any) -> torch.Tensor:
-        return x._view.fresh(x)._remote.host()
+        return (x._view.fresh(x) if x._spec.loose else x)._remote.host()
+
+    def replicated(self, kind: type[Any], value: torch.Tensor) -> Any:
+        return self.adopted(kind, value, Layout.replicated(value.shape))
+
+    def adopted(self, kind: type[Any], value: torch.Tensor, layout: Layout) -> Any:
+        """A tensor of a plain value, which becomes its own, laid out so."""
+        remote = Remote(self.session, self.session.number(), layout, value.dtype)
+        remote.adopt(value)
+        return self.handle(kind, remote)
 
     def settled(self, x: Any) -> Any:
         self.stream.relay(x._remote, settle(x._spec.layout).canonical(self.mesh))

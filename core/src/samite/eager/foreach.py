@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from samite.eager.calls import Facts, facts
+from samite.eager.calls import Facts, facts, leaves_of
 from samite.eager.emission import Plan
+from samite.eager.reads import writes_plain
 from samite.eager.spec import Spec
 from samite.eager.value import enclosing
 
@@ -29,16 +30,30 @@ def is_foreach(func: Any) -> bool:
 
 def plan(home: Planner, kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """All tensors at once on this rank's shards, where the op of each runs on shards as it is called; else one by
-    one."""
-    each: list[Any] = [home.plan(kind, *one) for one in one_by_one(func, args, kwargs)]
-    if all(made.direct for made in each):
-        return _together(kind, func, [made.specs[0] for made in each])
+    one, as where some are plain."""
+    calls = one_by_one(func, args, kwargs)
+    if not any(_is_of_plain(kind, *call) for call in calls):
+        each: list[Any] = [home.plan(kind, *call) for call in calls]
+        if all(made.direct for made in each):
+            return _together(kind, func, [made.specs[0] for made in each])
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        made = [kind.__torch_dispatch__(op, (), a, k) for op, a, k in one_by_one(func, args, kwargs)]
+        made = [_called(kind, *call) for call in one_by_one(func, args, kwargs)]
         return made if func._schema.returns else None
 
     return run
+
+
+def _is_of_plain(kind: type[Any], op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call has no distributed tensor, or writes into a plain one."""
+    tensors = [x for _, x in leaves_of(args, kwargs)]
+    return not any(type(x) is kind for x in tensors) or writes_plain(kind, op, args, kwargs)
+
+
+def _called(kind: type[Any], op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if any(type(x) is kind for _, x in leaves_of(args, kwargs)):
+        return kind.__torch_dispatch__(op, (), args, kwargs)
+    return op(*args, **kwargs)
 
 
 def one_by_one(

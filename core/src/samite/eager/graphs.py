@@ -51,11 +51,13 @@ def _functional(func: Any) -> Any:
         return None
     if not func._schema.is_mutable:
         return func
-    namespace, name = func._schema.name.split("::")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    if not name.endswith("_") or name in ("copy_", "fill_", "zero_"):
+    from samite.frontend.functionalizing import out_of_place
+
+    name, found = func._schema.name, out_of_place(func)
+    if found is None or name in ("aten::copy_", "aten::fill_", "aten::zero_"):
         return None
-    return getattr(packet, func._overloadname, None)
+    same_order = [a.name for a in found._schema.arguments] == [a.name for a in func._schema.arguments]
+    return found if same_order else None
 
 
 def _replaced(value: Any, given: Iterator[Node]) -> Any:

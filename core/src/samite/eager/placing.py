@@ -80,10 +80,10 @@ _NEW = frozenset(f"aten.new_{name}" for name in ("empty", "empty_strided", "full
 
 
 def _alike(call: Call, result: ResultType, have: list[Layout]) -> Layout | None:
-    """The layout of a tensor that is made after another one."""
+    """The layout of a tensor that is made after another one: the last, since a random op has its seed first."""
     name = str(call.func).rpartition(".")[0]
     after = name in _LIKE or (name in _NEW and result.type.shape == call.leaves[0].type.shape)
-    return settle(have[0]) if after else None
+    return settle(have[-1]) if after else None
 
 
 def _is_direct(call: Call, graph: Graph) -> bool:

@@ -59,6 +59,9 @@ class Rank(Caller):
         self.agree(f"reads a value laid out as {layout}", ())
         return self.reshard(firm._local, firm._spec, Layout.replicated(layout.shape))
 
+    def replicated(self, kind: type[Any], value: torch.Tensor) -> Any:
+        return enclosing(value, spec(self, Layout.replicated(value.shape), value.dtype), kind)
+
     def reshard(self, local: torch.Tensor, have: Spec, layout: Layout) -> torch.Tensor:
         """The shard of the same value under another layout; the same memory if that is the same."""
         layout = layout.canonical(self.mesh)

@@ -12,7 +12,7 @@ import torch
 
 from samite.eager.calls import Facts
 
-__all__ = ["Seen", "Source", "Through", "View", "seen", "stamp_of", "through"]
+__all__ = ["Seen", "Source", "Through", "View", "seen", "stamp_of", "through", "unseen"]
 
 
 class Source(Protocol):
@@ -59,10 +59,27 @@ class View:
 
 
 def stamp_of(x: Any) -> object:
-    """As `Source.stamp`, of any distributed tensor."""
+    """As `Source.stamp`, of any distributed tensor. Writes of ops count in the tensor's version, those of who holds
+    this rank's part as a plain tensor in that of the part."""
     if x._spec.loose:
         return x._view.stamp(x)
-    return None if x.is_inference() else x._version
+    if x.is_inference() or x._local.is_inference() or x._local.untyped_storage()._cdata in _unseen:
+        return None
+    return x._version, x._local._version
+
+
+def unseen(local: torch.Tensor) -> None:
+    """From now on memory is written to by a tensor whose version is its own, as that of `x.data` is."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    for key in [key for key, storage in _unseen.items() if storage.expired()]:
+        del _unseen[key]
+    storage = StorageWeakRef(local.untyped_storage())
+    _unseen.setdefault(storage.cdata, storage)
+
+
+_unseen: dict[int, Any] = {}
+"""Address of a storage -> a weak reference to it, which keeps the address in use."""
 
 
 class Seen:

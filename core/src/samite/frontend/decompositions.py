@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samite.frontend.bit_shifts import bit_shifts
 from samite.frontend.borrowed import borrowed
 from samite.frontend.embedding_bag import embedding_bag_formulas
 from samite.frontend.index_formulas import index_formulas
 from samite.frontend.loss_formulas import loss_formulas
+from samite.frontend.weight_norm import weight_norm_formulas
 
 __all__ = ["table"]
 
@@ -233,9 +235,11 @@ def table() -> dict[Any, Callable[..., Any]]:
     """op -> its decomposition, for the first trace."""
     return {
         **borrowed(),
+        **bit_shifts(),
         **embedding_bag_formulas(),
         **index_formulas(),
         **loss_formulas(),
+        **weight_norm_formulas(),
         aten.mean.default: _mean,
         aten.mean.dim: _mean_dim,
         aten.var_mean.correction: _var_mean,
@@ -268,4 +272,6 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten._conj.default: aten._conj_physical.default,
         aten.ones.default: _ones,
         aten.squeeze.dims: _squeeze_dims,
+        aten._is_any_true.default: aten.any.default,
+        aten._is_all_true.default: aten.all.default,
     }

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from samite.frontend.decompositions import table
 
-__all__ = ["Mode", "functionalize", "functionalize_by_trace"]
+__all__ = ["Mode", "functionalize", "functionalize_by_trace", "out_of_place"]
 
 aten = torch.ops.aten
 
@@ -229,21 +229,27 @@ def _writes(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _functional(node: Node) -> OpOverload:
-    """The out-of-place form of an in-place op: the same name without the underscore, with the same arguments."""
-    schema = _op(node)._schema
+def out_of_place(op: OpOverload) -> OpOverload | None:
+    """The form of an in-place op that gives a new tensor: the same name without the underscore, with the same
+    arguments; None if there is none."""
+    schema = op._schema
     namespace, name = schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
     if not name.endswith("_") or packet is None:
-        raise _SecondTrace
+        return None
     overloads = [getattr(packet, key) for key in packet.overloads()]
     # Overloads have names of their own: `pow_.Scalar` is not `pow.Scalar`, which takes its first argument as a number.
     wanted = {_spelled(argument) for argument in schema.arguments}
     found = [o for o in overloads if {_spelled(argument) for argument in o._schema.arguments} == wanted]
     same = [o for o in found if o._overloadname == schema.overload_name]
-    if not found:
+    return next(iter(same or found), None)
+
+
+def _functional(node: Node) -> OpOverload:
+    found = out_of_place(_op(node))
+    if found is None:
         raise _SecondTrace
-    return (same or found)[0]
+    return found
 
 
 def _reordered(node: Node, functional: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from samite.frontend.hyperparameters import RATE, numbers
 
 __all__ = [
     "ArgumentSlot", "EntrySlot", "GradientSlot", "Kind", "Leaf", "NumbersSlot", "RateSlot", "Role", "Slot",
-    "TensorSlot",
+    "TensorSlot", "unwatched",
 ]  # fmt: skip
 
 Kind = Literal["state", "input", "scalar", "rng"]
@@ -54,7 +54,7 @@ class TensorSlot:
         if isinstance(current, nn.Parameter):
             value = nn.Parameter(value, requires_grad=current.requires_grad)
             value.grad = current.grad  # or it would go with the old value
-        with _unwatched(self.module):
+        with unwatched(self.module):
             try:
                 torch.utils.swap_tensors(current, value)
             except RuntimeError as error:
@@ -65,7 +65,7 @@ class TensorSlot:
 
 
 @contextmanager
-def _unwatched(module: nn.Module | None) -> Iterator[None]:
+def unwatched(module: nn.Module | None) -> Iterator[None]:
     """Recurrent layers hold weak references to their weights, with which a tensor cannot be swapped."""
     if not isinstance(module, nn.RNNBase):
         yield

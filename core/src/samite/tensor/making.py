@@ -9,7 +9,6 @@ import torch
 
 from samite.eager.driver import Driver
 from samite.eager.rank import Rank, digest
-from samite.eager.remote import Remote
 from samite.eager.spec import spec
 from samite.eager.value import enclosing
 from samite.errors import InputError, PlacementError
@@ -60,16 +59,10 @@ def tensor(
 
 def _laid_out(value: torch.Tensor, layout: Layout, home: Rank | Driver) -> Tensor:
     if not isinstance(home, Rank):
-        return _adopted(value.clone(), layout, home)
+        return home.adopted(Tensor, value.clone(), layout)
     said = (("the data", digest(value)),) if home.debug else ()
     home.agree(f"makes a tensor of {dtype_name(value.dtype)}{list(value.shape)} laid out as {layout}", said)
     return enclosing(lay(value, layout, home.mesh, home.rank).clone(), spec(home, layout, value.dtype), Tensor)
-
-
-def _adopted(value: torch.Tensor, layout: Layout, home: Driver) -> Tensor:
-    remote = Remote(home.session, home.session.number(), layout, value.dtype)
-    remote.adopt(value)
-    return home.handle(Tensor, remote)
 
 
 def from_local(
@@ -158,7 +151,7 @@ def full(
         local = torch.full(layout.local_shape(mesh), fill_value, dtype=dtype)
         made: Any = enclosing(local, spec(home, layout, dtype), Tensor)
     else:
-        made = _adopted(torch.full(tuple(size), fill_value, dtype=dtype), layout, home)
+        made = home.adopted(Tensor, torch.full(tuple(size), fill_value, dtype=dtype), layout)
     return cast(Tensor, made.requires_grad_(requires_grad))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from samite.errors import InputError, PlacementError, nearest
+from samite.frontend.slots import unwatched
 from samite.mesh import Mesh
 from samite.tensor.making import tensor
 from samite.tensor.styles import Styled, expanded, follow, is_style
@@ -45,7 +46,8 @@ def distribute_module(module: Module, mesh: Mesh, placements: Styled | object | 
         for pattern, by_axis in given.items():
             if _matches(name, pattern):
                 wanted |= by_axis
-        _replace(name, value, mesh, wanted)
+        with unwatched(module.get_submodule(name.rpartition(".")[0])):
+            _replace(name, value, mesh, wanted)
     for inner, axis, style in following:
         follow(inner, axis, style)
     return module

@@ -11,7 +11,7 @@ from samite.eager.driver import Driver
 from samite.eager.rank import Rank
 from samite.eager.remote import Remote
 from samite.eager.value import Value
-from samite.eager.views import View
+from samite.eager.views import View, unseen
 from samite.errors import InputError, SamiteError
 from samite.layout import Layout, from_placements, to_placements
 from samite.mesh import Mesh
@@ -88,8 +88,10 @@ class Tensor(Value):
 
     @property
     def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The same memory, unknown to autograd."""
-        return cast(Tensor, self.detach())
+        """The same memory, unknown to autograd: what is written to it does not count as a change of this tensor."""
+        if isinstance(self.home, Rank):
+            unseen(self._local)
+        return _DATA.__get__(self)
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
@@ -201,9 +203,11 @@ class Tensor(Value):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """Where the user placed it the copy lies as it does; the copy of what a compiled function took is plain."""
+        if not self.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) can be copied: x.detach()")
         placed = self._remote is None or self._remote.placed
         made = memo[id(self)] = self._again(self.detach().clone()) if placed else self._plain()
-        if self.grad is not None:
+        if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # as torch has it
             made.grad = self.grad.__deepcopy__(memo)
         return made
 
@@ -218,6 +222,15 @@ class Tensor(Value):
 
     def storage(self) -> NoReturn:
         self._no_storage("storage()")
+
+    def apply_(self, callable: Any) -> NoReturn:
+        self._no_storage("apply_()")
+
+    def map_(self, other: Any, callable: Any) -> NoReturn:
+        self._no_storage("map_()")
+
+    def map2_(self, x: Any, y: Any, callable: Any) -> NoReturn:
+        self._no_storage("map2_()")
 
     def _no_storage(self, what: str) -> NoReturn:
         if isinstance(self.home, Rank):
