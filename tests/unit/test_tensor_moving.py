@@ -288,9 +288,14 @@ class TestBadInput:
         with pytest.raises(SamiteError):
             on_ranks(mesh, act, debug=True)
 
-    def test_a_result_whose_shape_depends_on_data(self) -> None:
+    def test_an_op_of_others_whose_result_has_a_shape_that_depends_on_data(self) -> None:
         mesh = mesh_of(dp=2)
-        self.run(lambda: samite.tensor(X, mesh, {"dp": Shard(0)}).nonzero(), "depends on data", InputError)
+        with torch.library._scoped_library("samite_moving", "DEF") as library:
+            library.define("positive(Tensor x) -> Tensor")
+            fake = torch.library.register_fake("samite_moving::positive", lib=library)
+            fake(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
+            op: Any = torch.ops.samite_moving.positive
+            self.run(lambda: op(samite.tensor(X, mesh, {"dp": Shard(0)})), "depends on data", InputError)
 
     def test_a_shape_changed_in_place(self) -> None:
         mesh = mesh_of(dp=2)

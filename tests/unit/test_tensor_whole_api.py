@@ -152,6 +152,7 @@ def test_an_lstm(bidirectional: bool) -> None:
     on_ranks(mesh, act)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 class TestTransforms:
     """Forward differentiation is of the process in torch, so of one rank."""
 
@@ -177,6 +178,7 @@ class TestTransforms:
         x = samite.tensor(torch.randn(3, 2).double(), driven, {"dp": Shard(0)}, requires_grad=True)
         assert torch.autograd.gradcheck(lambda x: (x * x).sum(0), (x,))
 
+    @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
     def test_anomalies_are_looked_for(self, driven: Mesh) -> None:
         x = samite.tensor(X, driven, SPLIT, requires_grad=True)
         with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
