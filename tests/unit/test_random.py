@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+import samite
 from captures import Replay, check_steps
 from samite.errors import CaptureError
 from samite.frontend import capture
@@ -257,3 +258,17 @@ def test_each_call_of_a_program_has_its_seed() -> None:
 def test_the_oracle_refuses_what_a_capture_refuses() -> None:
     with pytest.raises(CaptureError, match="no counter-based form"), counter_rng(0):
         torch.poisson(X)
+
+
+@pytest.mark.parametrize("seed", [2**63 + 5, 2**64 - 1, -1])
+def test_seeds_fill_64_bits(seed: int) -> None:
+    """Where nobody has set one, torch's is any."""
+    mesh = samite.mesh("cpu", dp=2, engine="lockstep")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        compiled = samite.compile(lambda x: x + torch.rand(3), mesh=mesh)
+        with counter_rng():
+            expected = torch.zeros(3) + torch.rand(3)
+        assert torch.equal(compiled(torch.zeros(3)).clone(), expected)
+        assert samite.compile(lambda x: x + 1, mesh=mesh)(torch.zeros(3)).sum().item() == 3
+        assert not torch.equal(compiled(torch.zeros(3)).clone(), expected)

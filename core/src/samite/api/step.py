@@ -11,6 +11,7 @@ import torch
 from samite.api.held import Held
 from samite.api.program import Built
 from samite.frontend import Capture, Leaf, StateTree
+from samite.frontend.seeds import seed_tensor
 from samite.hal.engine import Future
 from samite.hal.program import Argument, Result
 from samite.runtime.session import Session
@@ -52,7 +53,7 @@ class Step:
             remotes, new = self._send(tree, state)
             held = Held.of(state, remotes, self._generation)
             tree.found[self] = held
-        arguments: list[Any] = [*values, torch.tensor(seed)][: len(self.built.program.arguments)]
+        arguments: list[Any] = [*values, seed_tensor(seed)][: len(self.built.program.arguments)]
         for at, remote in zip(self._state, held.remotes, strict=True):
             arguments[at] = remote.number
         for at in self._others:

@@ -11,6 +11,7 @@ import torch
 from samite.frontend import attention
 from samite.frontend.intercepts import FunctionMode, leaf_functions
 from samite.frontend.random_ops import RandomOps
+from samite.frontend.seeds import seed_tensor
 
 __all__ = ["counter_rng"]
 
@@ -24,7 +25,7 @@ def counter_rng(seed: int | None = None) -> Iterator[None]:
     CaptureError, as they do in a capture.
     """
     seed = torch.initial_seed() if seed is None else seed
-    random = RandomOps(torch.tensor(seed, dtype=torch.int64))
+    random = RandomOps(seed_tensor(seed))
     handlers = random.handlers | attention.handlers(random)
     with leaf_functions(), random.rng_state(), FunctionMode(handlers, _accept):
         yield
