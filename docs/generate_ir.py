@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch_mlir.dialects.ext import AttributeDef
 
 import samite
 from samite import Shard
@@ -115,6 +116,11 @@ MEANING = {
     "arrived before, what shares a `barrier_id` arrives together",
     "wait": "what has arrived of a `dist.start`",
     "transfer": "the value, on a device of kind `target`",
+    "cond": "what region `then` makes of the inputs if the predicate is true, else what `otherwise` makes of them",
+    "while": "the first `carried` inputs after `body` was applied to all inputs for as long as `condition` holds",
+    "scan": "the first `carried` inputs after `body` was applied to each slice of the next `sliced` along dim 0; then "
+    "what else it gave, stacked",
+    "yield": "ends a region",
 }
 
 
@@ -123,7 +129,7 @@ def dialect() -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for made in dist_dialect().operations:
         if name := getattr(made, "_op_name", "").removeprefix("dist."):
-            attributes = [field.name for field in made._fields if field.name not in ("x", "out")]
+            attributes = [field.name for field in made._fields if isinstance(field, AttributeDef)]
             spelling = getattr(collective, name, None)
             schema = str(spelling.default._schema).removeprefix("samite::") if spelling is not None else ""
             yield f"| `dist.{name}` | {cell(attributes)} | {MEANING[name]} | {cell([schema] if schema else [])} |"
@@ -139,6 +145,13 @@ def passes() -> Iterator[str]:
 
 def perceptron(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return (torch.relu(x @ up) @ down).square().sum()
+
+
+def regions() -> Iterator[str]:
+    captured = capture(lambda x: torch.cond(x.sum() > 0, torch.relu, lambda y: y * 2, (x,)), (torch.zeros(8, 4),))
+    yield "```mlir"
+    yield import_graph(captured.graph.graph, mesh=samite.mesh("cpu", dp=2)).text(locations=False).rstrip()
+    yield "```"
 
 
 def example() -> Iterator[str]:
@@ -159,6 +172,7 @@ def shown(after: str, module: Module) -> Iterator[str]:
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "correspondence": correspondence,
     "dialect": dialect,
+    "regions": regions,
     "passes": passes,
     "example": example,
 }

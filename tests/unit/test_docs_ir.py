@@ -36,7 +36,7 @@ with_pinned_torch = pytest.mark.skipif(
 
 
 @with_pinned_torch
-@pytest.mark.parametrize("name", ["correspondence", "dialect", "passes", "example"])
+@pytest.mark.parametrize("name", ["correspondence", "dialect", "regions", "passes", "example"])
 def test_sections_are_what_the_code_gives(generator: ModuleType, name: str) -> None:
     match = re.search(rf"<!-- generated: {name} -->\n(.*?)\n<!-- end -->", PAGE, re.DOTALL)
     assert match, f"docs/ir.md has no section {name}"

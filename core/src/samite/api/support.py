@@ -5,6 +5,7 @@ from __future__ import annotations
 from samite.errors import UnsupportedOp
 from samite.hal.driver import OpSignature
 from samite.ir.graph import Graph, Op
+from samite.ir.regions import all_nodes
 from samite.mesh import Mesh
 from samite.plugins import driver
 
@@ -19,7 +20,7 @@ def check_support(graph: Graph, mesh: Mesh) -> None:
     backend = mesh.backends[0]
     supports = driver(backend).supports
     asked: set[Op] = set()
-    for node in graph.nodes:
+    for node in all_nodes(graph):
         if node.op in asked or node.op.name.startswith(("dist.", "vtensor.")):
             continue
         asked.add(node.op)

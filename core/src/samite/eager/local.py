@@ -20,7 +20,8 @@ from samite.mesh import Mesh
 from samite.passes.bucket_collectives import BucketCollectives
 from samite.passes.fuse_collectives import FuseCollectives
 from samite.passes.partition import Partition
-from samite.runtime.codegen import Code, Collective, generate
+from samite.runtime.codegen import Code, generate
+from samite.runtime.writer import Collective
 
 if TYPE_CHECKING:
     from samite.ir.module import Module

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -15,26 +16,32 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from samite.errors import CaptureError
+from samite.frontend.control_flow import ControlFlow
 from samite.frontend.random_arguments import Handler
 from samite.frontend.source import user_line
 
 __all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]
 
+Forbid = Callable[[str], AbstractContextManager[None]]
 Admit = Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
 
 
 class FunctionMode(TorchFunctionMode):
     """Sends torch's functions to their handlers.
 
-    `admit` sees the function and its arguments before, and gives the keyword arguments to go on with.
+    `admit` sees the function and its arguments before, and gives the keyword arguments to go on with. With `forbid`
+    control flow is traced; it holds while the functions of control flow run.
     """
 
-    def __init__(self, handlers: Mapping[Any, Handler], admit: Admit) -> None:
+    def __init__(self, handlers: Mapping[Any, Handler], admit: Admit, forbid: Forbid | None = None) -> None:
         super().__init__()
         self._handlers, self._admit = handlers, admit
+        self._control = None if forbid is None else ControlFlow(self, forbid)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler, kwargs = self._handlers.get(func), self._admit(func, args, kwargs or {})
+        if self._control is not None and self._control.handles(func):
+            return self._control.run(func, args)
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
         return func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
@@ -116,7 +123,10 @@ def scalar_arguments() -> dict[Any, Handler]:
 # Python that looks at a tensor's data. Constants made inside of the step have data; nothing else has.
 
 _WAYS_OUT = {
-    "__bool__": ("a Python branch on a tensor's data", "use torch.where, or return the condition and branch outside"),
+    "__bool__": (
+        "a Python branch on a tensor's data",
+        "use torch.where or torch.cond, or return the condition and branch outside",
+    ),
     "nonzero": ("a tensor whose shape depends on data", "use torch.where with three arguments, or a mask"),
 }
 _READ = "return the tensor from the function and read it outside"
@@ -135,6 +145,8 @@ def _read(name: str) -> Handler:
     def handler(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _has_data(args[0]):
             return func(*args, **kwargs)
+        if name in ("__repr__", "__format__") and _is_torchs_message():
+            return f"a {args[0].dtype} of shape {tuple(args[0].shape)}"
         return False if name == "__bool__" and _is_torchs_check() else _refuse_read(name)
 
     return handler
@@ -146,6 +158,15 @@ def _is_torchs_check() -> bool:
     while frame is not None and frame.f_code.co_filename != torch.nn.functional.__file__:
         frame = frame.f_back
     return frame is not None and frame.f_code in checks
+
+
+def _is_torchs_message() -> bool:
+    """Whether a function of torch is writing what is wrong with a tensor."""
+    frame, torchs = sys._getframe(), os.path.dirname(torch.__file__)
+    between = (__file__, Tensor.__format__.__code__.co_filename, torch.overrides.__file__)
+    while frame is not None and frame.f_code.co_filename in between:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(torchs)
 
 
 def _branch_free_nonzero(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

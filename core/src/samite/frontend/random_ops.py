@@ -32,7 +32,7 @@ class RandomOps:
     """The random ops of one step: `seed` is a 0-d int64 tensor; `handlers` maps torch's functions to stand-ins."""
 
     def __init__(self, seed: Tensor) -> None:
-        self._seed, self._drawn = seed, 0
+        self._seed, self._drawn, self._forbidden = seed, 0, ""
         self.handlers: dict[Any, Handler] = {
             torch.dropout: self._dropout,
             torch.dropout_: self._dropout_,
@@ -73,8 +73,23 @@ class RandomOps:
         ):
             yield
 
+    @contextmanager
+    def forbidden(self, where: str) -> Iterator[None]:
+        """Refuse random ops within: ops are counted when a step is traced, not as often as a loop runs them."""
+        before, self._forbidden = self._forbidden, where
+        try:
+            yield
+        finally:
+            self._forbidden = before
+
     def uniform(self, size: Sequence[int]) -> Tensor:
         """float32 in [0, 1), of the next op."""
+        if self._forbidden:
+            raise CaptureError(
+                f"random numbers are drawn inside {self._forbidden}",
+                where=user_line(),
+                help="draw them before, and pass them in: for scan and map as one of the tensors that are sliced",
+            )
         number, self._drawn = self._drawn, self._drawn + 1
         return philox_uniform(self._seed, number, list(size))
 

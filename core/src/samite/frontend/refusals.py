@@ -30,7 +30,7 @@ def refusing() -> Iterator[None]:
         raise CaptureError(
             "Python reads a tensor's data, which cannot be captured",
             where=line_of_traceback(error.__traceback__),
-            help="use torch.where instead of a branch, or return the tensor and read it outside",
+            help="use torch.where or torch.cond instead of a branch, or return the tensor and read it outside",
         ) from error
     except DynamicOutputShapeException as error:
         raise CaptureError(

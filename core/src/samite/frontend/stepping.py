@@ -17,6 +17,7 @@ from samite.frontend import attention, devices, equivalents, foreach
 from samite.frontend.calls import path_name
 from samite.frontend.closures import variables
 from samite.frontend.constraining import constraints_kept
+from samite.frontend.control_flow import called_directly
 from samite.frontend.foreign import Foreign
 from samite.frontend.hyperparameters import Entry
 from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
@@ -87,7 +88,8 @@ class Step:
             random.rng_state(),
             foreign.refused_calls(),
             foreign.optimizers(self._optimizing),
-            FunctionMode(handlers, admit),
+            called_directly(),
+            FunctionMode(handlers, admit, random.forbidden),
         ):
             yield
 

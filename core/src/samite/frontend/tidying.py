@@ -13,6 +13,7 @@ from torch.types import py_sym_types
 
 from samite.errors import CaptureError
 from samite.frontend.source import line_of
+from samite.ir.regions import is_control_flow
 
 __all__ = ["set_outputs", "tidy"]
 
@@ -30,9 +31,12 @@ _SPELLED: dict[Any, Any] = {aten._unsafe_view.default: aten.view.default}
 def tidy(module: GraphModule) -> None:
     """Rewrite in place. Raises CaptureError for an op that mutates or draws random numbers on its own.
 
-    Nodes that compute symbolic sizes stay, where an op needs them.
+    Nodes that compute symbolic sizes stay, where an op needs them. So it is done to what control flow calls.
     """
     graph = module.graph
+    for region in module.children():
+        if isinstance(region, GraphModule):
+            tidy(region)
     for node in graph.find_nodes(op="call_function", target=torch.ops.profiler._record_function_exit._RecordFunction):
         graph.erase_node(node)
     for node in list(graph.nodes):
@@ -40,6 +44,7 @@ def tidy(module: GraphModule) -> None:
             _inline_scalar(module, node)
         if node.op != "call_function":
             continue
+        node.target = _spelled(node.target)
         if getattr(node.target, "namespace", "") == "profiler":
             graph.erase_node(node)
         elif node.target is aten.copy_.default:  # into a mutated argument, whose new value is a result
@@ -47,16 +52,26 @@ def tidy(module: GraphModule) -> None:
         elif node.target in _SAME or _is_needless_clone(node) or _is_whole_slice(node):
             _forward(node, node.args[0])
         else:
-            node.target = _SPELLED.get(node.target, node.target)
             _erase_device(node)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
-    module.delete_all_unused_submodules()
+    used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+    for name, _ in list(module.named_children()):
+        if name not in used:
+            delattr(module, name)
     for node in graph.nodes:
         if node.op == "call_function":
             _check(node)
         node.meta = {k: node.meta[k] for k in ("val", "custom") if k in node.meta}
     graph.lint()
     module.recompile()
+
+
+def _spelled(target: Any) -> Any:
+    """The op of this meaning that rules know. In a functional graph a copy of a view is that view."""
+    if isinstance(target, torch._ops.OpOverload) and torch.Tag.view_copy in target.tags:
+        view = getattr(aten, target._opname.removesuffix("_copy"))
+        target = getattr(view, target._overloadname)
+    return _SPELLED.get(target, target)
 
 
 def _forward(node: Node, value: Any) -> None:
@@ -105,7 +120,7 @@ def _check(node: Node) -> None:
     if isinstance(node.meta.get("val"), py_sym_types):
         return
     if not isinstance(target, torch._ops.OpOverload):
-        if getattr(target, "__name__", "") == "getitem":
+        if getattr(target, "__name__", "") == "getitem" or is_control_flow(target):
             return
         raise CaptureError(f"{target} cannot be part of a program", where=line_of(node), help="use torch.where")
     if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from samite.frontend.decompositions import table
 from samite.frontend.devices import HERE
@@ -28,7 +29,8 @@ def trace(tree: StateTree, symbols: Symbols | None = None) -> tuple[GraphModule,
     Arguments are the leaves, in order, then the seed; with `symbols` inputs have these among their sizes, and there are
     nodes that compute sizes. Raises CaptureError; the user's objects are as before in any case.
     """
-    fake_mode, grad = FakeTensorMode(shape_env=symbols and symbols.env), torch.is_grad_enabled()
+    env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False) if symbols is None else symbols.env
+    fake_mode, grad = FakeTensorMode(shape_env=env), torch.is_grad_enabled()
     mode: Mode = "symbolic" if symbols else "fake"
     step = Step(tree)
     # Fakes made in inference mode could not be trained on.
@@ -38,7 +40,17 @@ def trace(tree: StateTree, symbols: Symbols | None = None) -> tuple[GraphModule,
             graph = make_fx(step, tracing_mode=mode, decomposition_table=table())(*arguments)
         step.recorder.finish()
         with torch.no_grad():
+            _functionalize_regions(graph, mode)
             return functionalize(graph, arguments, mode), step
+
+
+def _functionalize_regions(graph: GraphModule, mode: Mode) -> None:
+    """The same for what control flow calls."""
+    for name, region in graph.named_children():
+        if isinstance(region, GraphModule):
+            _functionalize_regions(region, mode)
+            inputs = [node.meta["val"] for node in region.graph.find_nodes(op="placeholder")]
+            setattr(graph, name, functionalize(region, inputs, mode))
 
 
 @contextmanager

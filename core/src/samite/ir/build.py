@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from samite.ir.attributes import encode
-from samite.ir.context import TensorType, context, mlir_type
-from samite.ir.graph import Argument, Constant, Form, Graph, ListOf, Op, Slot
+from samite.ir.constants import Constants, Value
+from samite.ir.context import TensorType, context, mlir_type, tuple_type
+from samite.ir.graph import Argument, Form, Graph, Op
 from samite.ir.module import Module
-from samite.ir.scan import ARGUMENT_ATTRIBUTES
+from samite.ir.regions import with_regions
+from samite.ir.scan import ARGUMENT_ATTRIBUTES, LAYOUTS, MAIN, REGION_LAYOUTS
 
-__all__ = ["Builder", "Value", "rewrite"]
-
-Value = Any  # torch_mlir.ir.Value; only builders touch them
+__all__ = ["Builder", "Value", "module_of", "rewrite"]
 
 
 class Builder:
@@ -34,7 +34,7 @@ class Builder:
         self._ir, self._func = ir, func
         self._context = context()
         self._unknown = ir.Location.unknown(self._context)
-        self._constants: dict[Any, Value] = {}
+        self._constants = Constants()
         with self._context, self._unknown, ir.InsertionPoint(module.mlir.body):
             types = [mlir_type(a.type) for a in arguments]
             self._function = func.FuncOp(name, (types, []))
@@ -68,7 +68,7 @@ class Builder:
     ) -> tuple[Value, ...]:
         """The same op over other operands, with other result types."""
         if op.name.startswith("dist."):
-            return self.dist(op.name, operands, types, dict(op.attributes), location, layouts)
+            return self.dist(op.name, operands, types, dict(op.attributes), location, layouts, op.regions)
         if op.name == "vtensor.literal":
             return self._tensor_literal(op, types, location, layouts)
         return self.torch(op.name, op.form, operands, types, location, layouts)
@@ -84,7 +84,7 @@ class Builder:
     ) -> tuple[Value, ...]:
         """A torch op: `form` says which arguments are operands and which are literals."""
         location = location or self._unknown
-        arguments = [self._item(item, operands) for item in form]
+        arguments = [self._constants.value(item, operands) for item in form]
         results = [mlir_type(t) for t in types]
         full, attributes = f"torch.{name}", {}
         unpacked = name in _LIST_RESULTS
@@ -92,13 +92,13 @@ class Builder:
         if not self._registered(full):
             full, attributes = "torch.operator", {"name": self._ir.StringAttr.get(f"torch.{name}")}
         if layouts and not unpacked:
-            attributes["dist.layouts"] = encode(tuple(layouts))
+            attributes[LAYOUTS] = encode(tuple(layouts))
         operation = self._ir.Operation.create(
             full, results=made, operands=arguments, attributes=attributes, loc=location
         )
         if unpacked:
             if layouts:
-                operation.attributes["dist.layouts"] = encode(tuple(layouts))
+                operation.attributes[LAYOUTS] = encode(tuple(layouts))
             operation = self._ir.Operation.create(
                 "torch.prim.ListUnpack", results=results, operands=[operation.results[0]], loc=location
             )
@@ -112,26 +112,59 @@ class Builder:
         attributes: Mapping[str, Any],
         location: Any = None,
         layouts: Sequence[str] = (),
+        regions: Sequence[Graph] = (),
     ) -> tuple[Value, ...]:
         """An op of the dist dialect; attributes are plain strings, ints and tuples of them."""
         made = {key: encode(value) for key, value in attributes.items()}
         if layouts:
-            made["dist.layouts"] = encode(tuple(layouts))
+            made[LAYOUTS] = encode(tuple(layouts))
+        if any(text for region in regions for text in region.return_layouts):
+            known = ((tuple(a.layout for a in region.arguments), region.return_layouts) for region in regions)
+            made[REGION_LAYOUTS] = encode(tuple(known))
+        results, given = [mlir_type(t) for t in types], list(operands)
+        if regions:
+            first = 1 if name == "dist.cond" else 0
+            given = [*given[:first], self._packed(given[first:])]
         operation = self._ir.Operation.create(
             name,
-            results=[mlir_type(t) for t in types],
-            operands=list(operands),
+            results=[tuple_type(results)] if regions else results,
+            operands=given,
             attributes=made,
+            regions=len(regions),
             loc=location or self._unknown,
         )
+        for region, graph in zip(operation.regions, regions, strict=True):
+            self._region(region, graph)
+        if regions:
+            operation = self._ir.Operation.create(
+                "torch.prim.TupleUnpack",
+                results=results,
+                operands=[operation.results[0]],
+                loc=location or self._unknown,
+            )
         return tuple(operation.results)
+
+    def _packed(self, values: Sequence[Value]) -> Value:
+        made = tuple_type([value.type for value in values])
+        return self._ir.Operation.create(
+            "torch.prim.TupleConstruct", results=[made], operands=list(values), loc=self._unknown
+        ).results[0]
+
+    def _region(self, region: Any, graph: Graph) -> None:
+        types = [mlir_type(a.type) for a in graph.arguments]
+        block = self._ir.Block.create_at_start(region, types, [self._unknown] * len(types))
+        outer, self._constants = self._constants, Constants()  # a region is isolated
+        with self._ir.InsertionPoint(block):
+            returned = self._body(graph, tuple(block.arguments))
+            self._ir.Operation.create("dist.yield", operands=[self._packed(returned)], loc=self._unknown)
+        self._constants = outer
 
     def _tensor_literal(
         self, op: Op, types: Sequence[TensorType], location: Any, layouts: Sequence[str]
     ) -> tuple[Value, ...]:
         attributes = {"value": self._ir.Attribute.parse(op.literals["value"])}
         if layouts:
-            attributes["dist.layouts"] = encode(tuple(layouts))
+            attributes[LAYOUTS] = encode(tuple(layouts))
         results = [mlir_type(t) for t in types]
         operation = self._ir.Operation.create(
             "torch.vtensor.literal", results=results, attributes=attributes, loc=location or self._unknown
@@ -148,7 +181,10 @@ class Builder:
 
     def inline_all(self, graph: Graph, keep: Sequence[bool] | None = None) -> list[Value]:
         """A function's own body over this function's arguments, locations kept; of its nodes those that `keep` has."""
-        values: dict[int, Value] = dict(enumerate(self.arguments))
+        return self._body(graph, self.arguments, keep)
+
+    def _body(self, graph: Graph, arguments: Sequence[Value], keep: Sequence[bool] | None = None) -> list[Value]:
+        values: dict[int, Value] = dict(enumerate(arguments))
         for index, node in enumerate(graph.nodes):
             if keep is None or keep[index]:
                 types = [graph.types[r] for r in node.results]
@@ -177,51 +213,6 @@ class Builder:
             known = _registered_names[name] = self._context.is_registered_operation(name)
         return known
 
-    def _item(self, item: Slot | Constant | ListOf, operands: Sequence[Value]) -> Value:
-        if isinstance(item, Slot):
-            return operands[item.position]
-        value = self._constants.get(item)
-        if value is not None:
-            return value
-        if isinstance(item, Constant):
-            value = self._constants[item] = self._literal(item)
-            return value
-        value = self._ir.Operation.create(
-            "torch.prim.ListConstruct",
-            results=[self._ir.Type.parse(item.type)],
-            operands=[self._item(i, operands) for i in item.items],
-            loc=self._unknown,
-        ).results[0]
-        if not any(isinstance(i, Slot) for i in item.items):
-            self._constants[item] = value
-        return value
-
-    def _literal(self, constant: Constant) -> Value:
-        ir, value = self._ir, constant.value
-        if constant.kind in ("Int.bool", "Float.bool"):
-            return ir.Operation.create(
-                f"torch.aten.{constant.kind}",
-                results=[ir.Type.parse(f"!torch.{constant.kind.removesuffix('.bool').lower()}")],
-                operands=[self._item(Constant.of(value), ())],
-                loc=self._unknown,
-            ).results[0]
-        attributes: dict[str, Any] = {}
-        if constant.kind == "bool":
-            attributes["value"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(1), int(value))
-        elif constant.kind == "int":
-            attributes["value"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-        elif constant.kind == "float":
-            attributes["value"] = ir.FloatAttr.get(ir.F64Type.get(), value)
-        elif constant.kind in ("str", "device"):
-            attributes["value"] = ir.StringAttr.get(str(value))
-        kind = "Device" if constant.kind == "device" else constant.kind
-        return ir.Operation.create(
-            f"torch.constant.{constant.kind}",
-            results=[ir.Type.parse(f"!torch.{kind}")],
-            attributes=attributes,
-            loc=self._unknown,
-        ).results[0]
-
 
 _registered_names: dict[str, bool] = {}
 _LIST_RESULTS = frozenset(
@@ -229,18 +220,31 @@ _LIST_RESULTS = frozenset(
 )
 
 
+def module_of(graph: Graph, mesh: Any) -> Module:
+    """A function as a module of its own, for the mesh of another (`Module.mesh_attribute`): so passes see regions."""
+    made = Module.empty(mesh)
+    with Builder(made, MAIN, graph.arguments) as build:
+        build.finish(build.inline_all(graph), graph.aliases, graph.return_layouts)
+    return made
+
+
 def rewrite(
     module: Module,
     body: Callable[[Graph, Builder], Sequence[Value]],
     arguments: Sequence[Argument] | None = None,
     return_layouts: Sequence[str] | None = None,
+    *,
+    regions: bool = True,
 ) -> Module:
     """The one wrapper over rewriting: `main` of `module` is read, `body` builds its successor in a new module.
 
-    `arguments` and `return_layouts` are the new function's, where they differ from the old ones. Aliases stay.
+    `arguments` and `return_layouts` are the new function's, where they differ from the old ones. Aliases stay. Regions
+    are rewritten first, by the same `body`, unless it sees to them itself.
     """
-    graph = module.graph
-    made = Module.empty(module.mesh_attribute)
+    mesh, graph = module.mesh_attribute, module.graph
+    if regions:
+        graph = with_regions(graph, lambda region: rewrite(module_of(region, mesh), body).graph)
+    made = Module.empty(mesh)
     with Builder(made, graph.name, graph.arguments if arguments is None else arguments) as build:
         layouts = graph.return_layouts if return_layouts is None else return_layouts
         build.finish(body(graph, build), graph.aliases, layouts)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-__all__ = ["TensorType", "context", "dtype_codes", "element_dtype", "mlir_type", "tensor_type"]
+__all__ = [
+    "TensorType",
+    "context",
+    "dtype_codes",
+    "element_dtype",
+    "mlir_type",
+    "tensor_type",
+    "tuple_type",
+    "tuple_types",
+]
 
 
 class TensorType(NamedTuple):
@@ -85,3 +96,30 @@ def mlir_type(type: TensorType) -> Any:
         return ir.Type.parse("!torch.none", context())
     element = _element_names()[0][type.dtype]
     return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, type.shape))}],{element}>", context())
+
+
+@cache
+def _tuple(types: tuple[Any, ...]) -> Any:
+    from torch_mlir import ir
+
+    return ir.Type.parse(f"!torch.tuple<{', '.join(str(t).removeprefix('!torch.') for t in types)}>", context())
+
+
+def tuple_type(types: Sequence[Any]) -> Any:
+    """The `!torch.tuple` of MLIR types. The framework that ops are defined in knows variadic operands of one type only,
+    so ops with regions take tuples."""
+    return _tuple(tuple(types))
+
+
+_ELEMENT = re.compile(r"vtensor<\[[0-9,]*\],(?:complex<\w+>|\w+)>|none")
+
+
+def tuple_types(type: Any) -> tuple[TensorType, ...] | None:
+    """The tensors of a `!torch.tuple`; None of any other type."""
+    from torch_mlir import ir
+
+    text = str(type)
+    if not text.startswith("!torch.tuple<"):
+        return None
+    parts = (tensor_type(ir.Type.parse(f"!torch.{part}", context())) for part in _ELEMENT.findall(text))
+    return tuple(part for part in parts if part is not None)

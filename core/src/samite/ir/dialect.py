@@ -24,6 +24,7 @@ from samite.ir.verifier import (
     over_axes,
     resized,
 )
+from samite.ir.verifier_regions import branches, loop, scanned
 from samite.ir.verifier_starts import in_flight, started
 
 __all__ = ["dist_dialect", "mesh_attribute"]
@@ -39,7 +40,7 @@ def dist_dialect() -> Any:
     """The dialect class; ops are its attributes (`dist_dialect().AllReduce`)."""
     from torch_mlir import ir
     from torch_mlir.dialects import ext
-    from torch_mlir.dialects.ext import Operand, Result
+    from torch_mlir.dialects.ext import Operand, Region, Result
 
     class Dist(ext.Dialect, name="dist"):
         pass
@@ -136,9 +137,38 @@ def dist_dialect() -> Any:
         out: Result[Any]
         verify_invariants = checked(between_kinds("source", "target"), resized())
 
+    isolated = [ext.Pure, ir.IsIsolatedFromAboveTrait]
+
+    class Cond(Dist.Operation, name="cond", traits=isolated):
+        predicate: Operand[Any]
+        inputs: Operand[Any]
+        out: Result[Any]
+        then: Region
+        otherwise: Region
+        verify_region_invariants = checked(branches)
+
+    class While(Dist.Operation, name="while", traits=isolated):
+        inputs: Operand[Any]
+        carried: ir.IntegerAttr
+        out: Result[Any]
+        condition: Region
+        body: Region
+        verify_region_invariants = checked(loop)
+
+    class Scan(Dist.Operation, name="scan", traits=isolated):
+        inputs: Operand[Any]
+        carried: ir.IntegerAttr
+        sliced: ir.IntegerAttr
+        out: Result[Any]
+        body: Region
+        verify_region_invariants = checked(scanned)
+
+    class Yield(Dist.Operation, name="yield", traits=[ir.IsTerminatorTrait]):
+        values: Operand[Any]
+
     Dist.MeshAttribute = MeshAttribute
     reshards, local = (Constrain, Reshard), (Shard, AxisIndex, ValidLength)
     collectives = (AllReduce, AllGather, ReduceScatter, AllToAll, Permute)
-    for made in (*reshards, *collectives, *local, Start, Wait, Transfer):
+    for made in (*reshards, *collectives, *local, Start, Wait, Transfer, Cond, While, Scan, Yield):
         setattr(Dist, made.__name__, made)
     return Dist

@@ -97,7 +97,8 @@ def overload(name: str) -> torch._ops.OpOverload:
 class Op:
     """All that a rule may depend on, once per distinct call: op, literals, operand and result types.
 
-    Interned: two nodes that agree in all of it share one `Op`, which makes it a cheap key of caches.
+    Interned: two nodes that agree in all of it share one `Op`, which makes it a cheap key of caches. Ops with `regions`
+    (`samite.ir.regions`) are not.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Op:
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
+    regions: tuple[Graph, ...] = ()
 
     @cached_property
     def literals(self) -> Mapping[str, Any]:
@@ -133,8 +135,11 @@ def intern_op(
     operands: tuple[TensorType, ...],
     results: tuple[TensorType, ...],
     attributes: tuple[tuple[str, Any], ...] = (),
+    regions: tuple[Graph, ...] = (),
 ) -> Op:
     key = (name, form, operands, results, attributes)
+    if regions:
+        return Op(*key, regions)
     op = _interned.get(key)
     if op is None:
         op = _interned[key] = Op(*key)

@@ -13,10 +13,11 @@ from samite.ir.attributes import encode
 from samite.ir.collectives import COLLECTIVES, RANK_LOCAL, split_axes
 from samite.ir.complex_numbers import write_out_complex
 from samite.ir.constraints import read
-from samite.ir.context import TensorType, context, dtype_codes
+from samite.ir.context import TensorType, context, dtype_codes, tuple_type
 from samite.ir.dialect import mesh_attribute
 from samite.ir.graph import Graph
 from samite.ir.module import Module
+from samite.ir.regions import call_of, is_control_flow
 from samite.ir.scan import function
 from samite.ir.strides import write_out_strides
 from samite.layout import from_placements
@@ -44,8 +45,7 @@ def import_graph(
     from torch_mlir.extras.fx_importer import FxImporter
 
     node_importer, located_cache = _importers()
-    write_out_strides(graph)
-    write_out_complex(graph)
+    _write_out(graph)
     with context(), ir.Location.unknown():
         importer = FxImporter(context=context(), config_check=False, graph_node_importer_cls=node_importer)
         importer._cc = located_cache(context(), py_attr_tracker=importer._py_attr_tracker)
@@ -89,6 +89,16 @@ def trace(body: Callable[..., Any], operands: Sequence[TensorType]) -> Graph:
     return import_graph(traced.graph).graph
 
 
+def _write_out(graph: torch.fx.Graph) -> None:
+    """What the torch dialect has no words for, in other words; in what control flow calls as well."""
+    for node in graph.nodes:
+        if node.op == "call_function" and is_control_flow(node.target):
+            for function in call_of(node).functions:
+                _write_out(function.graph)
+    write_out_strides(graph)
+    write_out_complex(graph)
+
+
 def _mutates(node: torch.fx.Node) -> bool:
     target: Any = node.target
     return node.op == "call_function" and hasattr(target, "_schema") and target._schema.is_mutable
@@ -118,6 +128,10 @@ def _importers() -> tuple[type, type]:
             except KeyError:
                 raise CaptureError(f"the IR has no type for tensors of {dtype}", help="cast it: x.to(...)") from None
 
+    def packed(values: Sequence[Any], loc: Any) -> Any:
+        made = tuple_type([value.type for value in values])
+        return ir.Operation.create("torch.prim.TupleConstruct", results=[made], operands=list(values), loc=loc).result
+
     class NodeImporter(GraphNodeImporter):
         def _import_torch_op_overload(self, loc: Any, node: torch.fx.Node, concrete_target: Any = None) -> None:
             target: Any = concrete_target or node.target
@@ -127,6 +141,45 @@ def _importers() -> tuple[type, type]:
                 self._import_constraint(loc, node, target)
             else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
+
+        def _import_hop(self, loc: Any, node: torch.fx.Node, hop: Any) -> None:
+            if not is_control_flow(hop):
+                raise CaptureError(
+                    f"{hop} has no form in the IR", where=(node.meta.get("custom") or {}).get("line", "")
+                )
+            call = call_of(node)
+            types = [self._cc.value_info_to_type(value) for value in node.meta["val"]]
+            given = [self.resolve_node_value(x) for x in call.operands]
+            first = 1 if call.name == "dist.cond" else 0
+            operation = ir.Operation.create(
+                call.name,
+                results=[tuple_type(types)],
+                operands=[*given[:first], packed(given[first:], loc)],
+                attributes={key: encode(value) for key, value in call.attributes.items()},
+                regions=len(call.functions),
+                loc=loc,
+            )
+            for region, called in zip(operation.regions, call.functions, strict=True):
+                self._import_region(region, called.graph)
+            made = ir.Operation.create(
+                "torch.prim.TupleUnpack", results=types, operands=[operation.results[0]], loc=loc
+            )
+            self._multi_result_nodes.add(node)
+            for index, value in enumerate(made.results):
+                self.bind_node_value(node, value, index)
+
+        def _import_region(self, region: Any, graph: torch.fx.Graph) -> None:
+            unknown = ir.Location.unknown()
+            inputs = graph.find_nodes(op="placeholder")
+            types = [self._cc.node_val_to_type(node) for node in inputs]
+            block = ir.Block.create_at_start(region, types, [unknown] * len(types))
+            inner = NodeImporter(self.fx_importer, self._c, self._cc, block)
+            output = graph.output_node()
+            inner.import_nodes(node for node in graph.nodes if node is not output)
+            with ir.InsertionPoint(block), unknown:
+                returned: Any = output.args[0]
+                values = [inner._import_argument(unknown, value) for value in returned]
+                ir.Operation.create("dist.yield", operands=[packed(values, unknown)])
 
         def bind_node_value(self, node: torch.fx.Node, value: Any, result_index: int = 0) -> None:
             if (node, result_index) not in self._v:  # a constant is bound anew at every use
@@ -189,8 +242,12 @@ def _constraint(node: torch.fx.Node, shape: Sequence[int], placements: str, mesh
         return str(from_placements(shape, read(placements), mesh))
     except PlacementError as error:
         error.what = f"constrain: {error.what}"
-        error.where = (node.meta.get("custom") or {}).get("line", "")
+        error.where = _line(node)
         raise
+
+
+def _line(node: torch.fx.Node) -> str:
+    return (node.meta.get("custom") or {}).get("line", "")
 
 
 def _dist_attributes(name: str, bound: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def _split(op: Op) -> tuple[Hashable, tuple[int, ...]]:
     rest = tuple((key, value) for key, value in op.attributes if (op.name, key) != ("dist.valid_length", "size"))
     has_schema = not op.name.startswith(("dist.", "vtensor.", "constant."))
     form = tuple(_without_numbers(op, numbers)) if has_schema else op.form
-    return (op.name, rest, form), tuple(numbers)
+    regions = tuple(map(form_and_numbers, op.regions))  # sizes vary outside of them
+    return (op.name, rest, form, regions), tuple(numbers)
 
 
 def _without_numbers(op: Op, numbers: list[int]) -> Iterator[Hashable]:

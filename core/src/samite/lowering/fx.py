@@ -16,6 +16,7 @@ from samite.ir.context import TensorType, dtype_codes
 from samite.ir.graph import Constant, Graph, ListOf, Node, Slot, overload
 from samite.ir.module import Module
 from samite.ir.numbers import enumeration, is_number
+from samite.ir.regions import split_operands
 from samite.lowering.sizes import Sizes
 
 __all__ = ["graph_to_fx", "to_fx"]
@@ -35,8 +36,9 @@ def to_fx(program: Lowerable, sizes: Sizes | None = None) -> torch.fx.GraphModul
     """A program's module as FX: one placeholder an argument, a tuple of all results.
 
     Collectives are ops of `torch.ops.samite`. Every node has its `TensorType`s in meta["types"] and its `Source` in
-    meta["source"]. With `sizes` the graph is that of all programs that these describe: sizes that vary are integers,
-    placeholders after the arguments, with no types and their column in meta["size"], and are so in the types of others.
+    meta["source"]. Regions are modules that it holds. With `sizes` the graph is that of all programs that they tell of:
+    sizes that vary are integers, placeholders after the arguments, with no types and their column in meta["size"], and
+    are so in the types of others.
     """
     module = Module.parse(program.module)
     return graph_to_fx(module.graph, module.mesh, sizes)
@@ -55,6 +57,8 @@ def graph_to_fx(graph: Graph, mesh: Mapping[str, int], sizes: Sizes | None = Non
             call = made.get_attr(name)
         elif node.op.name == "constant.none":
             call = None
+        elif node.op.regions:
+            call = _control(node, mesh, [values[o] for o in node.operands], made, holder)
         else:
             target, args, kwargs = _call(node, mesh, [values[o] for o in node.operands], numbers)
             call = made.call_function(target, args, kwargs)
@@ -63,7 +67,7 @@ def graph_to_fx(graph: Graph, mesh: Mapping[str, int], sizes: Sizes | None = Non
             values.append(None)
             continue
         call.meta.update(types=types, source=node.source)
-        if len(types) == 1 and not _returns_list(node):
+        if len(types) == 1 and not _returns_list(node) and not node.op.regions:
             values.append(call)
             continue
         for index, type in enumerate(types):
@@ -74,6 +78,28 @@ def graph_to_fx(graph: Graph, mesh: Mapping[str, int], sizes: Sizes | None = Non
         value.meta["types"] = (numbers.type(argument.type),)
     made.output(tuple(values[r] for r in graph.returns))
     return torch.fx.GraphModule(holder, made)
+
+
+def _control(
+    node: Node, mesh: Mapping[str, int], operands: list[torch.fx.Node], graph: torch.fx.Graph, holder: torch.nn.Module
+) -> torch.fx.Node:
+    """A higher-order op over modules of its own. Sizes within are numbers, whatever `Sizes` say: see `numbers`."""
+    functions: list[torch.fx.Node] = []
+    for region in node.op.regions:
+        name = f"region{sum(1 for _ in holder.children())}"
+        holder.add_module(name, graph_to_fx(region, mesh))
+        functions.append(graph.get_attr(name))
+        functions[-1].meta["types"] = ()
+    ops, groups = torch.ops.higher_order, [tuple(group) for group in split_operands(node.op, operands)]
+    if node.op.name == "dist.cond":
+        (predicate,), inputs = groups
+        return graph.call_function(ops.cond, (predicate, *functions, inputs))
+    if node.op.name == "dist.while":
+        return graph.call_function(ops.while_loop, (*functions, *groups))
+    carried, sliced, others = groups
+    if carried:
+        return graph.call_function(ops.scan, (*functions, list(carried), list(sliced), others))
+    return graph.call_function(ops.map_impl, (*functions, list(sliced), list(others)))
 
 
 class _Numbers:

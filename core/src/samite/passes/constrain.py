@@ -34,7 +34,7 @@ class Constrain:
         arguments = module.graph.arguments
         self._refuse_unknown(arguments)
         made = [self._constrained(a, mesh) for a in arguments]
-        return rewrite(module, lambda graph, build: build.inline_all(graph), made)
+        return rewrite(module, lambda graph, build: build.inline_all(graph), made, regions=False)
 
     def _refuse_unknown(self, arguments: tuple[Argument, ...]) -> None:
         names = [a.name for a in arguments]

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from samite.ir.build import Builder, Value, rewrite
+from collections.abc import Callable
+
+from samite.ir.build import Builder, Value, module_of, rewrite
 from samite.ir.graph import Graph, Node
 from samite.ir.module import Module
+from samite.ir.regions import changed_regions
 from samite.layout import Layout
 from samite.passes.fragments import MeshItems, local_op, local_type, reshard_graph
 
@@ -20,12 +23,19 @@ class Partition:
         mesh = module.mesh
         graph = module.graph
         arguments = [a._replace(type=local_type(a.type, Layout.parse(a.layout), mesh)) for a in graph.arguments]
-        return rewrite(module, lambda graph, build: _Partitioner(graph, build, mesh).run(), arguments)
+
+        def body(graph: Graph, build: Builder) -> list[Value]:
+            return _Partitioner(graph, build, mesh, lambda region: self._region(region, module)).run()
+
+        return rewrite(module, body, arguments, regions=False)
+
+    def _region(self, region: Graph, module: Module) -> Graph:
+        return self.run(module_of(region, module.mesh_attribute)).graph
 
 
 class _Partitioner:
-    def __init__(self, graph: Graph, build: Builder, mesh: dict[str, int]) -> None:
-        self.graph, self.build, self.mesh = graph, build, mesh
+    def __init__(self, graph: Graph, build: Builder, mesh: dict[str, int], region: Callable[[Graph], Graph]) -> None:
+        self.graph, self.build, self.mesh, self.region = graph, build, mesh, region
         self.items: MeshItems = tuple(mesh.items())
         self.parsed: dict[str, Layout] = {}
         self.layouts = [self.layout(a.layout) for a in graph.arguments]
@@ -56,6 +66,8 @@ class _Partitioner:
         return self.build.inline(graph, operands, node.location)
 
     def _op(self, node: Node, operands: list[Value]) -> tuple[Value, ...]:
+        if node.op.regions:
+            return self._control(node, operands)
         needs = tuple(self.layouts[o] for o in node.operands)
         results = tuple(self.layout(text) for text in node.layouts)
         local = local_op(node.op, needs, results, self.items)
@@ -64,3 +76,8 @@ class _Partitioner:
         if local.body is not None:
             return self.build.inline(local.body, operands, node.location)
         return self.build.op(node.op, operands, local.types, node.location)
+
+    def _control(self, node: Node, operands: list[Value]) -> tuple[Value, ...]:
+        layouts = zip(node.op.results, node.layouts, strict=True)
+        types = [local_type(type, self.layout(text), self.mesh) for type, text in layouts]
+        return self.build.op(changed_regions(node.op, self.region), operands, types, node.location)

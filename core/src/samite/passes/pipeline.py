@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from samite.errors import PassMissing, nearest
 from samite.ir.module import Module
+from samite.ir.regions import all_nodes
 from samite.layout import Layout
 from samite.passes.base import Pass, PassRecord
 from samite.passes.bucket_collectives import BucketCollectives
@@ -80,4 +81,4 @@ def collector_paused() -> Iterator[None]:
 
 def _measure(module: Module) -> tuple[int, int]:
     graph = module.graph
-    return len(graph.nodes), sum(c.nbytes for c in collectives(graph, module.mesh))
+    return sum(1 for _ in all_nodes(graph)), sum(c.times * c.nbytes for c in collectives(graph, module.mesh))

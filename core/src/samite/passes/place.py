@@ -8,19 +8,19 @@ with it: so the second weight of an MLP is stored as the first one's split needs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from samite.ir.build import Builder, Value, rewrite
-from samite.ir.graph import Argument, Node
+from samite.ir.build import Builder, Value, module_of, rewrite
+from samite.ir.graph import Argument, Node, Op
 from samite.ir.module import Module
+from samite.ir.regions import changed_regions
 from samite.layout import Layout
-from samite.passes.placement import Placement, improved
+from samite.passes.placement import Placement, RegionPlan, best_placement
 from samite.passes.placement.walk import Choice
+from samite.rules.planning import OpPlan
 
 __all__ = ["Place"]
-
-ROUNDS = 3
-"""How often users' demands are taken up; each round reaches arguments through one more op that had blocked them."""
 
 
 class Place:
@@ -35,15 +35,16 @@ class Place:
     def run(self, module: Module) -> Module:
         """Arguments with a layout keep it; all others get one."""
         graph = module.graph
-        best = Placement(graph, module.mesh, [_given(a) for a in graph.arguments], {}, self.results)
-        for _ in range(ROUNDS):
-            better = improved(best)
-            if better is None or better.moved > best.moved:
-                break
-            best = better
-        arguments = [a._replace(layout=str(layout)) for a, layout in zip(graph.arguments, best.layouts, strict=False)]
-        returns = [str(layout) for layout in best.return_layouts()]
-        return rewrite(module, lambda _, build: _Writer(best, build).run(), arguments, returns)
+        best = best_placement(graph, module.mesh, [_given(a) for a in graph.arguments], self.results)
+        return _written(module, best)
+
+
+def _written(module: Module, placement: Placement) -> Module:
+    layouts = zip(module.graph.arguments, placement.layouts, strict=False)
+    arguments = [argument._replace(layout=str(layout)) for argument, layout in layouts]
+    returns = [str(layout) for layout in placement.return_layouts()]
+    write = partial(_Writer, placement, module.mesh_attribute)
+    return rewrite(module, lambda _, build: write(build).run(), arguments, returns, regions=False)
 
 
 def _given(argument: Argument) -> Layout | None:
@@ -53,8 +54,8 @@ def _given(argument: Argument) -> Layout | None:
 class _Writer:
     """The placed module: ops with their results' layouts, and a reshard wherever a need differs from what is there."""
 
-    def __init__(self, placement: Placement, build: Builder) -> None:
-        self.placement, self.build, self.graph = placement, build, placement.graph
+    def __init__(self, placement: Placement, mesh: Any, build: Builder) -> None:
+        self.placement, self.mesh, self.build, self.graph = placement, mesh, build, placement.graph
         self.values: list[Value] = list(build.arguments)
         self.moved: dict[tuple[int, Layout], Value] = {}
 
@@ -68,11 +69,17 @@ class _Writer:
         at, made = node.location, choice.plan
         operands = [self._as(o, need, at) for o, need in zip(node.operands, made.needs, strict=True)]
         layouts = [str(layout) for layout in made.results]
-        results = list(self.build.op(node.op, operands, node.op.results, at, layouts))
+        results = list(self.build.op(self._with_regions(node, made), operands, node.op.results, at, layouts))
         for i, (layout, final) in enumerate(zip(made.results, choice.settled, strict=True)):
             if layout is not final:
                 results[i] = self._reshard(results[i], node.op.results[i], layout, final, at)
         self.values.extend(results)
+
+    def _with_regions(self, node: Node, made: OpPlan) -> Op:
+        if not isinstance(made, RegionPlan):
+            return node.op
+        placed = iter(made.regions)
+        return changed_regions(node.op, lambda region: _written(module_of(region, self.mesh), next(placed)).graph)
 
     def _as(self, value: int, layout: Layout, location: Any) -> Value:
         """A value laid out so; resharded once, whoever asks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
@@ -24,7 +24,11 @@ def itemsize(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a local program: `nbytes` that a rank receives, the `source` line that caused it."""
+    """One collective of a local program: `nbytes` that a rank receives, the `source` line that caused it.
+
+    `node` is the index of its node in the function, or of the op whose region it is in: `inside` names such ops,
+    outermost first ("cond", "while", "scan"). It runs `times` a step: a branch counts as taken, a `while` as run once.
+    """
 
     verb: str
     axes: tuple[str, ...]
@@ -32,6 +36,9 @@ class Collective:
     source: Source
     shape: tuple[int, ...]
     dtype: str
+    node: int
+    times: int = 1
+    inside: tuple[str, ...] = ()
 
 
 def is_collective(node: Node) -> bool:
@@ -41,13 +48,18 @@ def is_collective(node: Node) -> bool:
 
 def collectives(graph: Graph, mesh: Mapping[str, int]) -> Iterator[Collective]:
     """Every collective of a partitioned function, in program order."""
-    for node in graph.nodes:
+    for index, node in enumerate(graph.nodes):
+        for region in node.op.regions:
+            times = node.op.operands[node.op.literals["carried"]].shape[0] if node.op.name == "dist.scan" else 1
+            for each in collectives(region, mesh):
+                inside = (node.op.name.removeprefix("dist."), *each.inside)
+                yield replace(each, node=index, times=times * each.times, inside=inside)
         if is_collective(node):
             verb = node.op.literals.get("collective", node.op.name.removeprefix("dist."))
             axes: tuple[str, ...] = node.op.literals["axes"]
             type = node.op.operands[0]
             nbytes = _elements(node, verb, prod(mesh[a] for a in axes)) * itemsize(type.dtype)
-            yield Collective(verb, axes, nbytes, node.source, type.shape, type.dtype)
+            yield Collective(verb, axes, nbytes, node.source, type.shape, type.dtype, index)
 
 
 def _elements(node: Node, verb: str, peers: int) -> int:

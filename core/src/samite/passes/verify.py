@@ -25,8 +25,13 @@ class Verify:
 
     def run(self, module: Module) -> Module:
         module.verify()
-        graph = module.graph
+        self._function(module.graph, module.mesh)
+        return module
+
+    def _function(self, graph: Graph, mesh: Mapping[str, int]) -> None:
         for node in graph.nodes:
+            for region in node.op.regions:
+                self._function(region, mesh)
             if node.op.name in _GLOBAL:
                 raise VerifyError(f"{node.op.name} is left after partition", where=node.source.line)
             if node.op.name in _PRODUCTS and len(dtypes := {t.dtype for t in node.op.operands}) > 1:
@@ -38,13 +43,12 @@ class Verify:
                 )
         _check_starts(graph)
         for argument in graph.arguments:
-            _check_local(argument.name, argument.layout, argument.type, module.mesh)
+            _check_local(argument.name, argument.layout, argument.type, mesh)
         ends = zip(graph.returns, graph.aliases, graph.return_layouts, strict=True)
         for index, (value, alias, layout) in enumerate(ends):
-            _check_local(f"result {index}", layout, graph.types[value], module.mesh)
+            _check_local(f"result {index}", layout, graph.types[value], mesh)
             if alias >= 0:
                 _check_successor(graph.arguments[alias], graph.types[value], layout)
-        return module
 
 
 def _check_starts(graph: Graph) -> None:

@@ -92,7 +92,7 @@ def collectives_as_text(rows: Sequence[CollectiveRow]) -> RenderableType:
             "·".join(row.axes),
             decimal(row.nbytes),
             decimal(row.total_bytes),
-            row.phase,
+            " in ".join((row.phase, *reversed(row.inside))),
             Text(row.line) + Text(f" +{len(row.others)} lines" if row.others else "", style="dim"),
             Text(_cargo(row)),
         )

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 
 from samite.api.program import Built
 from samite.ir.module import Module
+from samite.ir.regions import all_nodes
 from samite.passes.traffic import itemsize
 from samite.report.partition import PartitionRow, partition_rows
 from samite.report.traffic import CollectiveRow, collective_rows
@@ -90,7 +91,7 @@ def describe(built: Built) -> Report:
         axes=dict(program.mesh),
         engine=program.mesh.engine,
         program=program.digest[:12],
-        ops=len(graph.nodes),
+        ops=sum(1 for _ in all_nodes(graph)),
         passes=tuple(PassSummary(r.name, r.seconds, r.ops, r.notes) for r in built.records),
         partition=partition_rows(built, graph),
         collectives=collective_rows(built, graph),

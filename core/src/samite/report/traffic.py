@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from samite.api.program import Built
 from samite.ir.graph import Graph
 from samite.ir.module import Module
-from samite.passes.traffic import collectives, is_collective
+from samite.passes.traffic import collectives
 from samite.report.provenance import Provenance
 
 __all__ = ["CollectiveRow", "collective_rows", "collective_table"]
@@ -21,7 +21,7 @@ class CollectiveRow:
     `line` is the user's ("train.py:41"), `others` are those of what travels with it; `phase` is "forward", "backward"
     or "update". `shape` and `dtype` are of the local operand. What travels in it, by name: `updates` is state whose
     gradient or new value does, `uses` is state that is brought together to be computed with, `results` are outputs. All
-    are empty for activations.
+    are empty for activations. `inside` names the control flow around it ("scan"), outermost first.
     """
 
     verb: str
@@ -36,6 +36,7 @@ class CollectiveRow:
     updates: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -51,25 +52,25 @@ def collective_table(built: Built) -> tuple[CollectiveRow, ...]:
 def collective_rows(built: Built, graph: Graph) -> tuple[CollectiveRow, ...]:
     """`collective_table` over the program's function, if that has been read already."""
     cargo = _cargo(built, graph)
-    indices = [index for index, node in enumerate(graph.nodes) if is_collective(node)]
     rows: dict[CollectiveRow, CollectiveRow] = {}
-    for index, each in zip(indices, collectives(graph, built.program.mesh), strict=True):
+    for each in collectives(graph, built.program.mesh):
         row = CollectiveRow(
             verb=each.verb,
             axes=each.axes,
-            count=1,
+            count=each.times,
             nbytes=each.nbytes,
             shape=each.shape,
             dtype=each.dtype,
             phase=each.source.phase,
             line=each.source.line,
             others=each.source.others,
-            updates=tuple(cargo.updates.get(index, ())),
-            uses=tuple(cargo.uses.get(index, ())),
-            results=tuple(cargo.results.get(index, ())),
+            updates=tuple(cargo.updates.get(each.node, ())),
+            uses=tuple(cargo.uses.get(each.node, ())),
+            results=tuple(cargo.results.get(each.node, ())),
+            inside=each.inside,
         )
         known = rows.get(row)
-        rows[row] = row if known is None else replace(known, count=known.count + 1)
+        rows[row] = row if known is None else replace(known, count=known.count + each.times)
     return tuple(rows.values())
 
 

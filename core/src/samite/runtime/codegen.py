@@ -8,13 +8,14 @@
         return (loss, )
 
 A generator, because one text serves all who run it: at each collective it yields (`Collective`, tensor) and is sent the
-result. What differs between ranks are numbers (`index_tp`), which are bound when the text is.
+result. What differs between ranks are numbers (`index_tp`), which are bound when the text is. Regions of control flow
+are generators too, run by `samite.runtime.control`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from types import CodeType
 from typing import Any
@@ -23,9 +24,11 @@ import torch
 from torch import fx
 
 from samite.ir.graph import overload
+from samite.ir.regions import call_of, is_control_flow
 from samite.layout import Factor
 from samite.mesh import Mesh
-from samite.runtime.writer import Collective, Writer, line_of
+from samite.runtime import control
+from samite.runtime.writer import Writer, line_of
 
 __all__ = ["Code", "Main", "Statement", "generate"]
 
@@ -67,7 +70,7 @@ class Code:
 
         Raises UnsupportedOp if an op is not registered in this process.
         """
-        namespace: dict[str, Any] = {"torch": torch, **self.constants, **names}
+        namespace: dict[str, Any] = {"torch": torch, "control": control, **self.constants, **names}
         namespace.update((name, overload(op)) for name, op in self.ops.items())
         namespace.update((name, mesh.peers(rank, axes).index(rank)) for name, axes in self.places.items())
         at = mesh.coordinates(rank)
@@ -91,28 +94,62 @@ def generate(
     outputs. `rewritten` writes the right-hand side of single nodes in another way. Raises UnsupportedOp for a node that
     is neither a torch op, a constant nor `operator.getitem`.
     """
-    graph, rewritten = module.graph, rewritten or {}
+    text = _Text()
     writer = Writer(module)
-    last = _last_uses(graph)
-    inputs = graph.find_nodes(op="placeholder")
-    lines = ["def main(inputs):", f"    ({''.join(f'{node.name}, ' for node in inputs)}) = inputs"]
-    statements = [Statement(), Statement()]
-    for node in graph.nodes:
-        if node.op == "placeholder":
+    _function(text, "main", module, writer, rewritten or {})
+    source = "\n".join(text.lines) + "\n"
+    return Code(name, source, tuple(text.statements), writer.ops, writer.constants, writer.places, writer.lengths)
+
+
+@dataclass
+class _Text:
+    """Lines of source, each with what it came from."""
+
+    lines: list[str] = field(default_factory=list[str])
+    statements: list[Statement] = field(default_factory=list[Statement])
+
+    def add(self, line: str, statement: Statement = Statement()) -> None:
+        self.lines.append(line)
+        self.statements.append(statement)
+
+
+def _function(
+    text: _Text,
+    name: str,
+    module: fx.GraphModule,
+    writer: Writer,
+    rewritten: Mapping[fx.Node, Callable[[Writer], str]],
+) -> None:
+    """One generator, after those of its regions."""
+    for node in module.graph.nodes:
+        if is_control_flow(node.target):
+            for region in call_of(node).functions:
+                inner = writer.inside(region)
+                _function(text, writer.region(region), region, inner, {})
+    last = _last_uses(module.graph)
+    inputs = module.graph.find_nodes(op="placeholder")
+    text.add(f"def {name}(inputs):")
+    if inputs:
+        text.add(f"    ({''.join(f'{node.name}, ' for node in inputs)}) = inputs")
+    yields = False
+    for node in module.graph.nodes:
+        if node.op == "placeholder" or _is_region(module, node):
             continue
+        statement = Statement(str(node.target), line_of(node))
         if node.op == "output":
             results = node.args[0] if isinstance(node.args[0], (list, tuple)) else (node.args[0],)
-            lines.append(f"    return ({''.join(f'{writer.literal(result)}, ' for result in results)})")
+            text.add(f"    return ({''.join(f'{writer.literal(result)}, ' for result in results)})", statement)
         else:
             call = rewritten[node](writer) if node in rewritten else writer.call(node)
-            lines.append(f"    {node.name} = {call}" + "".join(f"; del {value.name}" for value in last[node]))
-        statements.append(Statement(str(node.target), line_of(node)))
-    if not any(isinstance(value, Collective) for value in writer.constants.values()):
-        lines.append("    yield")  # never reached: makes it a generator all the same
-        statements.append(Statement())
-    return Code(
-        name, "\n".join(lines) + "\n", tuple(statements), writer.ops, writer.constants, writer.places, writer.lengths
-    )
+            yields = yields or call.startswith("yield ")
+            freed = "".join(f"; del {value.name}" for value in last[node] if not _is_region(module, value))
+            text.add(f"    {node.name} = {call}{freed}", statement)
+    if not yields:
+        text.add("    yield")  # never reached: makes it a generator all the same
+
+
+def _is_region(module: fx.GraphModule, node: fx.Node) -> bool:
+    return node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), fx.GraphModule)
 
 
 def _length(axes: tuple[str, ...], mesh: Mesh, at: Mapping[str, int], size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch import fx
 from samite.errors import UnsupportedOp
 from samite.ir.asynchronous import arguments_of
 from samite.ir.collectives import split_axes
+from samite.ir.regions import call_of, is_control_flow
 
 __all__ = ["Collective", "Expression", "Writer", "line_of"]
 
@@ -48,8 +50,22 @@ class Writer:
         self.constants: dict[str, Any] = {}
         self.places: dict[str, tuple[str, ...]] = {}
         self.lengths: dict[str, tuple[str, ...]] = {}
+        self._regions: dict[Any, str] = {}
         self._module = module
         self._taken = {node.name for node in module.graph.nodes}
+
+    def inside(self, region: fx.GraphModule) -> Writer:
+        """The writer of a region, which shares what names stand for."""
+        inner = copy.copy(self)
+        inner._module = region
+        inner._taken = {node.name for node in region.graph.nodes}
+        return inner
+
+    def region(self, region: fx.GraphModule) -> str:
+        """The name of a region's function."""
+        if region not in self._regions:
+            self._regions[region] = f"region_{len(self._regions)}"
+        return self._regions[region]
 
     def call(self, node: fx.Node) -> str:
         """The right-hand side of a node's statement."""
@@ -58,6 +74,8 @@ class Writer:
         if node.target is operator.getitem:
             return f"{self.literal(node.args[0])}[{self.literal(node.args[1])}]"
         op: Any = node.target
+        if is_control_flow(op):
+            return _control(self, node)
         if not isinstance(op, torch._ops.OpOverload):
             raise UnsupportedOp(f"{op} is not a torch op", where=line_of(node))
         if op.namespace == "samite" and op._opname in _SPECIAL:
@@ -148,6 +166,22 @@ def _start(writer: Writer, node: fx.Node) -> str:
 def _wait(writer: Writer, node: fx.Node) -> str:
     (under_way,) = _arguments(node)
     return f"{writer.literal(under_way)}.wait()"
+
+
+def _control(writer: Writer, node: fx.Node) -> str:
+    op: Any = node.target
+    regions = iter(call_of(node).functions)
+    words = [writer.region(next(regions)) if _is_function(value) else writer.literal(value) for value in node.args]
+    if op.name() == "map_impl":
+        words.insert(1, "[]")
+    return f"yield from control.{_CONTROL[op.name()]}({', '.join(words)})"
+
+
+def _is_function(value: object) -> bool:
+    return isinstance(value, fx.Node) and value.op == "get_attr" and not value.meta["types"]
+
+
+_CONTROL = {"cond": "cond", "while_loop": "while_loop", "scan": "scan", "map_impl": "scan"}
 
 
 def _axis_index(writer: Writer, node: fx.Node) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -16,6 +18,7 @@ from samite.errors import UnsupportedOp
 from samite.hal.program import Program
 from samite.ir.adam import adam, adam_reference, amsgrad
 from samite.ir.graph import overload
+from samite.ir.regions import is_control_flow
 from samite.ir.sgd import sgd, sgd_momentum, sgd_momentum_reference, sgd_reference
 from samite.lowering import Sizes
 from samite_cpu.closing import Closed
@@ -49,6 +52,19 @@ def _know_updates() -> None:
     register_decomposition([sgd_momentum])(sgd_momentum_reference)
 
 
+@contextmanager
+def _control_flow_kept() -> Iterator[None]:
+    """Let Inductor keep graphs with ops of control flow: its keys cover the modules that these call, but the ops say of
+    themselves that they cannot be kept."""
+    plain = torch._ops.HigherOrderOperator.cacheable
+
+    def cacheable(op: torch._ops.HigherOrderOperator) -> bool:
+        return is_control_flow(op) or plain(op)
+
+    with mock.patch.object(torch._ops.HigherOrderOperator, "cacheable", cacheable):
+        yield
+
+
 def compile_for_one_size(module: fx.GraphModule, closed: Closed, program: Program) -> bytes:
     """Raises UnsupportedOp if the result cannot be kept."""
     import torch._inductor as inductor
@@ -56,7 +72,9 @@ def compile_for_one_size(module: fx.GraphModule, closed: Closed, program: Progra
     _know_updates()
     shapes = [argument.layout.local_shape(program.mesh) for argument in program.arguments]
     examples = _examples(program, closed, shapes, ())
-    return _kept(inductor.standalone_compile(module, examples, dynamic_shapes="from_example_inputs"), program)
+    with _control_flow_kept():
+        compiled = inductor.standalone_compile(module, examples, dynamic_shapes="from_example_inputs")
+    return _kept(compiled, program)
 
 
 def compile_for_many_sizes(
@@ -84,7 +102,7 @@ def compile_for_many_sizes(
     mode = FakeTensorMode(shape_env=env)
     with mode:
         examples = _examples(program, closed, shapes, named)
-    with tracing(TracingContext(mode)):
+    with tracing(TracingContext(mode)), _control_flow_kept():
         compiled = inductor.standalone_compile(module, examples, dynamic_shapes="from_tracing_context")
     return _kept(compiled, program), Conditions(tuple(symbols), tuple(guard.expr for guard in env.guards))
 

@@ -1,8 +1,9 @@
-"""How `place` finds layouts: one walk assigns them, demands of users improve them."""
+"""How `place` finds layouts: one walk assigns them, demands of users improve them; regions are placed on their own."""
 
 from __future__ import annotations
 
-from samite.passes.placement.demands import improved
+from samite.passes.placement.regions import RegionPlan
+from samite.passes.placement.search import best_placement
 from samite.passes.placement.walk import Placement
 
-__all__ = ["Placement", "improved"]
+__all__ = ["Placement", "RegionPlan", "best_placement"]

@@ -41,7 +41,7 @@ class _Demands:
     def _as_wished(self, node: Node, choice: Choice) -> OpPlan:
         """The op's plan if its results were made as their users ask for."""
         wish = tuple(self._wish(r, layout) for r, layout in zip(node.results, choice.settled, strict=True))
-        if not any(wish):
+        if not any(wish) or node.op.regions:
             return choice.plan
         # Operands do not vote for axes that the wish lays out in another way than they do.
         split = [w for w, layout in zip(wish, choice.settled, strict=True) if w is not None and layout.axes]

@@ -64,7 +64,7 @@ class Placement:
         haves = tuple(self.layouts[o] for o in node.operands)
         wish = tuple(self.wishes.get(r) for r in node.results)
         try:
-            made = plan_node(node, haves, wish, self.mesh)
+            made = self._planned(node, haves, wish)
         except SamiteError as error:
             error.where = error.where or node.source.line
             raise
@@ -84,6 +84,15 @@ class Placement:
                 self.moved += plan(layout, final, self.mesh).elements * itemsize(type.dtype)
         self.layouts.extend(settled)
         self.choices.append(Choice(made, settled))
+
+    def _planned(self, node: Node, have: tuple[Layout, ...], wish: tuple[Layout | None, ...]) -> OpPlan:
+        if not node.op.regions:
+            return plan_node(node, have, wish, self.mesh)
+        from samite.passes.placement.regions import plan_regions  # which places functions, as this does
+
+        made = plan_regions(node, have, self.mesh)
+        self.moved += made.moved
+        return made
 
     def _settled(self, value: int, layout: Layout) -> Layout:
         """With nothing owed: split as the users wish where that is cheaper than whole."""
