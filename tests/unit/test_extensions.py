@@ -13,7 +13,7 @@ from samite import Shard, plugins
 from samite.errors import PassMissing
 from samite.hal import hookimpl
 from samite.ir.module import Module
-from samite.rules import rule
+from samite.rules import language, rule
 
 SEEN: list[str] = []
 
@@ -44,6 +44,7 @@ def extension() -> Iterator[Extension]:
     plugins.register("extension", made)
     yield made
     plugins.unregister("extension")
+    language._rules.pop("extended.twice", None)  # other tests go through all rules
 
 
 def test_rules_and_passes_of_a_plugin(extension: Extension) -> None:
