@@ -12,6 +12,7 @@ import torch
 import torch._higher_order_ops as higher
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops.map import map as torch_map
 
 import control_flows as flows
 import samite
@@ -116,6 +117,24 @@ def test_sums_over_iterations_are_reduced_after_the_loop() -> None:
     verbs = found(built)
     assert verbs
     assert all(where == () for _, where, _ in verbs)
+
+
+def test_weights_are_not_stacked() -> None:
+    """The backward scan needs the weight transposed, which no iteration changes."""
+    x, w = torch.rand(5, 6), torch.randn(6, 6).requires_grad_()
+    graph = Module.parse(lowered(flows.recurrent, {"dp": 2}, {}, x, w).program.module).graph
+    assert [node.op.name for node in graph.nodes].count("dist.scan") == 2
+    assert all(len(type.shape) < 3 or 1 in type.shape for type in graph.types)
+
+
+def test_a_map_that_looks_at_nothing() -> None:
+    step = samite.compile(
+        lambda x, w: torch_map(lambda row, weight: weight @ weight, x, w),
+        mesh=samite.mesh("cpu", dp=2, engine="lockstep"),
+        placements={"w": {"dp": S(0)}},
+    )
+    x, w = torch.randn(3, 2), torch.randn(4, 4)
+    agree(step(x, w), (w @ w).expand(3, 4, 4))
 
 
 def test_iterations_of_a_map_are_split() -> None:

@@ -15,6 +15,7 @@ from samite.passes.base import Pass, PassRecord
 from samite.passes.bucket_collectives import BucketCollectives
 from samite.passes.constrain import Constrain, Placements
 from samite.passes.fuse_collectives import FuseCollectives
+from samite.passes.hoist_invariants import HoistInvariants
 from samite.passes.normalise import Normalise
 from samite.passes.overlap_communication import OverlapCommunication
 from samite.passes.partition import Partition
@@ -32,6 +33,7 @@ def default_passes(
     communication runs beside computation where it can."""
     return [
         Normalise(),
+        HoistInvariants(),
         Constrain(placements, layouts),
         Place(),
         Partition(),
