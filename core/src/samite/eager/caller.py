@@ -67,9 +67,11 @@ class Caller:
     def settled(self, x: Any) -> Any:
         """A tensor with the same value that owes nothing: `x` itself, where that can be."""
 
-    def present(self, x: Any) -> Any:
-        """A firm tensor, after others were settled that may hold the same value."""
-        return x
+    def after_settling(
+        self, kind: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, some of which were settled: others may hold the same values."""
+        return args, kwargs
 
     def check_seed(self) -> None:
         """Raises InputError if ranks do not draw alike."""
@@ -197,9 +199,7 @@ class Caller:
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             paid = [(place, self.settled(at(place, args, kwargs))) for place in places]
-            args, kwargs = replaced(args, kwargs, paid)
-            present = [(place, self.present(x)) for place, x in leaves_of(args, kwargs) if type(x) is kind]
-            return kind.__torch_dispatch__(func, (), *replaced(args, kwargs, present))
+            return kind.__torch_dispatch__(func, (), *self.after_settling(kind, *replaced(args, kwargs, paid)))
 
         return Planned(run)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from samite.eager.caller import Caller, Planned, at
-from samite.eager.calls import Call, facts
+from samite.eager.calls import Call, facts, leaves_of, replaced
 from samite.eager.placing import Placed
 from samite.eager.remote import Remote
 from samite.eager.spec import Spec, spec
@@ -61,8 +61,11 @@ class Driver(Caller):
         self.stream.relay(x._remote, settle(x._spec.layout).canonical(self.mesh))
         return self.firm(x)
 
-    def present(self, x: Any) -> Any:
-        return self.firm(x)
+    def after_settling(
+        self, kind: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        firm = [(place, self.firm(x)) for place, x in leaves_of(args, kwargs) if type(x) is kind]
+        return replaced(args, kwargs, firm)
 
     def renew(self, x: Any, view: View) -> None:
         op = seen(view.func, view.literals, view.kwargs, view.index)

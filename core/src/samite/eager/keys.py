@@ -42,16 +42,22 @@ def key_of(kind: type[Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def note(parts: list[Any], kind: type[Any], value: Any) -> None:
-    """Append what a plan may know of an argument. `kind` is the class of distributed tensors."""
+    """Append what a plan may know of an argument. `kind` is the class of distributed tensors. An int stands for itself:
+    a bool, which equals one, follows its type."""
     what = type(value)
     if what is kind:
         parts.append(value._spec)
+    elif what is int:
+        parts.append(value)
     elif what is float:
         parts.append(FLOAT if value else ZERO)
     elif what is list or what is tuple:
         parts.append(LIST)
         for item in value:
-            note(parts, kind, item)
+            if type(item) is int:
+                parts.append(item)
+            else:
+                note(parts, kind, item)
         parts.append(END)
     elif isinstance(value, torch.Tensor):
         parts += (PLAIN, *plain_key(value))

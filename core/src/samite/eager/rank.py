@@ -42,6 +42,7 @@ class Rank(Caller):
     ) -> None:
         self.mesh, self.rank, self.communicator, self.agree, self.debug = mesh, rank, communicator, agree, debug
         self._reshards: dict[tuple[Layout, Layout, torch.dtype], Callable[[torch.Tensor], torch.Tensor]] = {}
+        self._settlements: dict[Spec, tuple[Spec, Callable[[torch.Tensor], torch.Tensor]]] = {}
         self._seeded = False
 
     def handle(self, kind: type[Any], remote: Remote) -> Any:
@@ -65,19 +66,23 @@ class Rank(Caller):
     def reshard(self, local: torch.Tensor, have: Spec, layout: Layout) -> torch.Tensor:
         """The shard of the same value under another layout; the same memory if that is the same."""
         layout = layout.canonical(self.mesh)
-        if have.layout == layout:
-            return local
+        return local if have.layout == layout else self._way(have, layout)(local)
+
+    def _way(self, have: Spec, layout: Layout) -> Callable[[torch.Tensor], torch.Tensor]:
         key = have.layout, layout, have.dtype
         found = self._reshards.get(key)
         if found is None:
             with aside():
                 found = self._reshards[key] = emit_reshard(self, have, layout)
-        return found(local)
+        return found
 
     def settled(self, x: Any) -> Any:
         have: Spec = x._spec
-        to = have.having(layout=settle(have.layout))
-        local = self.reshard(x._local, have, to.layout)
+        if have not in self._settlements:
+            to = have.having(layout=settle(have.layout))
+            self._settlements[have] = to, self._way(have, to.layout)
+        to, pay = self._settlements[have]
+        local = pay(x._local)
         if _is_shared(x):
             return enclosing(local, to, type(x))
         x._local, x._spec = local, to

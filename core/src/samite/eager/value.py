@@ -44,6 +44,8 @@ class Value(torch.Tensor):
         for value in args:
             if type(value) is cls:
                 parts.append(value._spec)
+            elif type(value) is int:
+                parts.append(value)
             else:
                 note(parts, cls, value)
         if kwargs:

@@ -149,7 +149,7 @@ class _Functionalizer:
                 return old
             case "aten::zero_":
                 return self._call(node, aten.full.default, (self._shape(node, old), 0), dtype=dtype)
-            case "aten::fill_" if not isinstance(others[0], Node):
+            case "aten::fill_" | "aten::copy_" if not isinstance(others[0], Node):
                 return self._call(node, aten.full.default, (self._shape(node, old), others[0]), dtype=dtype)
             case "aten::copy_" | "aten::fill_":
                 value = others[0]

@@ -28,6 +28,10 @@ LINE = 64
 YIELDS = 100  # tries before a waiting rank sleeps; a peer is seldom more than some microseconds late
 TWO_PHASES = 2**16  # bytes of an all-reduce above which more than two ranks share the work of reducing
 
+MOST_PIECES = 1024  # shapes of collectives that are remembered
+
+_Shown = tuple[int, torch.dtype, int, int, tuple[int, ...]]
+"""Turn, dtype, height, width, group."""
 Consume = Callable[[list[torch.Tensor], int, int], None]
 
 
@@ -57,6 +61,7 @@ class HostCommunicator(Communicator):
         self._round = 0
         self._readers: list[tuple[int, ...]] = [(), ()]  # who read this rank's slots when they were last used
         self._peers: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._pieces: dict[_Shown, list[torch.Tensor]] = {}
 
     def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
         group = self._group(axes)
@@ -138,6 +143,7 @@ class HostCommunicator(Communicator):
         self._exchange(torch.zeros(1, 1), self._group(self._mesh.axes), lambda parts, start, end: None)
 
     def close(self) -> None:
+        self._pieces.clear()
         self._slots.clear()
 
     def _group(self, axes: Sequence[str]) -> tuple[int, ...]:
@@ -151,18 +157,32 @@ class HostCommunicator(Communicator):
         """Shows `rows`, a contiguous matrix of as many rows on every rank, to the group, in rounds of some columns;
         `consume` is given the group's pieces and the range of their columns."""
         height, width = rows.shape
+        mine = group.index(self._rank)
         columns = max(1, SLOT // (height * rows.itemsize))
         for start, end in pairwise([*range(0, width, columns), width]):
             turn = self._round % 2
             self._wait(self._read, self._readers[turn], self._round - 1)
-            _piece(self._slots[self._rank][turn], rows.dtype, height, end - start).copy_(rows[:, start:end])
+            pieces = self._shown((turn, rows.dtype, height, end - start, group))
+            pieces[mine].copy_(rows if end - start == width else rows[:, start:end])
             self._round += 1
             # The kernel before has given up and taken back the interpreter's lock, so what it wrote is seen first.
             self._written[self._rank] = self._round
             self._wait(self._written, group, self._round)
-            consume([_piece(self._slots[rank][turn], rows.dtype, height, end - start) for rank in group], start, end)
+            consume(pieces, start, end)
             self._read[self._rank] = self._round
             self._readers[turn] = group
+
+    def _shown(self, what: _Shown) -> list[torch.Tensor]:
+        """The slots of a group as matrices. They are found again, since making them takes as long as copying much."""
+        if what not in self._pieces:
+            turn, dtype, height, width, group = what
+            nbytes = height * width * dtype.itemsize
+            if len(self._pieces) >= MOST_PIECES:
+                self._pieces.clear()
+            self._pieces[what] = [
+                self._slots[rank][turn][:nbytes].view(dtype).view(height, width) for rank in group
+            ]
+        return self._pieces[what]
 
     def _wait(self, counters: memoryview, ranks: tuple[int, ...], least: int) -> None:
         """Until the counters of all `ranks` are `least` or more. Raises WorkerError after the timeout."""
@@ -178,10 +198,6 @@ class HostCommunicator(Communicator):
                 if time.monotonic() > until:
                     raise WorkerError(f"rank {rank} did not come to a collective in {self._timeout} s", rank=rank)
                 time.sleep(2e-5)
-
-
-def _piece(slot: torch.Tensor, dtype: torch.dtype, height: int, width: int) -> torch.Tensor:
-    return slot[: height * width * dtype.itemsize].view(dtype).view(height, width)
 
 
 def _reduce(parts: Sequence[torch.Tensor], reduce_type: str, total: torch.Tensor) -> None:
