@@ -116,6 +116,38 @@ for wrong in (lambda: mine + dtensor, lambda: samite.Tensor.from_dtensor(dtensor
 dist.destroy_process_group()
 os.write(1, b"done\\n")
 """
+DTENSORS_OF_TWO_AXES = """
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import Partial as P, Replicate as R, Shard as S
+
+dist.init_process_group("gloo")
+there, mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")), samite.mesh("cpu", dp=2, tp=2)
+uneven = torch.randn(5, 7)
+for words in ([S(0), S(1)], [S(1), R()], [R(), S(0)], [R(), R()], [S(1), S(0)], [S(0), P()], [P(), S(1)], [P(), P()]):
+    whole = distribute_tensor(uneven, there, [R() if w == P() else w for w in words])
+    terms = whole.to_local() / 2 ** words.count(P())
+    theirs = DTensor.from_local(terms, there, words, run_check=False, shape=(5, 7), stride=(7, 1))
+    mine = samite.Tensor.from_dtensor(theirs, mesh)
+    local, back = theirs.to_local(), mine.to_dtensor(there)
+    assert back.placements == tuple(words)
+    torch.testing.assert_close(mine.full_tensor(), uneven)
+    torch.testing.assert_close(back.to_local(), local)
+    if mine.to_local().shape == mine._local.shape:  # without padding neither way copies
+        assert mine.to_local().data_ptr() == back.to_local().data_ptr() == local.data_ptr()
+twice = distribute_tensor(torch.arange(8.0), there, [S(0), S(0)])
+mine = samite.Tensor.from_dtensor(twice)
+assert mine.placements == {"dp": Shard(0), "tp": Shard(0)} and mine.to_dtensor().placements == (S(0), S(0))
+torch.testing.assert_close(mine.full_tensor(), torch.arange(8.0))
+try:  # torch cuts what each level really has, so that the parts are others
+    samite.Tensor.from_dtensor(distribute_tensor(torch.arange(5.0), there, [S(0), S(0)]))
+except samite.SamiteError as error:
+    assert "one axis splits" in error.help
+else:
+    raise AssertionError
+dist.destroy_process_group()
+os.write(1, b"done\\n")
+"""
 UNALIKE_SEEDS = """
 mesh = samite.mesh("cpu", dp=SIZE)
 torch.manual_seed(RANK)
@@ -138,6 +170,11 @@ def test_a_model_trains_and_meets_compiled_steps(ranks: int, tmp_path: Path, cap
 def test_dtensors_in_and_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_script(2, script(tmp_path, DTENSORS)) == 0, capfd.readouterr().err
     assert capfd.readouterr().out.splitlines() == ["done"] * 2
+
+
+def test_dtensors_of_two_axes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_script(4, script(tmp_path, DTENSORS_OF_TWO_AXES)) == 0, capfd.readouterr().err
+    assert capfd.readouterr().out.splitlines() == ["done"] * 4
 
 
 def test_a_one_sided_read_raises_in_5_s(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

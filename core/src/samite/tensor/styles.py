@@ -1,14 +1,15 @@
-"""torch's parallel styles as placements: `ColwiseParallel`, `RowwiseParallel` and `SequenceParallel` of
-torch.distributed.tensor.parallel, by the name of the module that they are for.
+"""torch's parallel styles as placements: `ColwiseParallel`, `RowwiseParallel`, `SequenceParallel` and the
+`PrepareModule...` ones of torch.distributed.tensor.parallel, by the name of the module that they are for.
 
 A style says how the parameters of a module lie over one axis, and what its input and output are to be. The first is
 what placements are; the second is done by hooks, on distributed tensors. A compiled function finds layouts for all that
-lies between, so there the parameters are enough.
+lies between, so there the parameters are enough. As what a plain tensor is, `input_layouts` are not asked: it is a
+global one, as everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,7 +24,8 @@ __all__ = ["Styled", "expanded", "follow", "is_style"]
 Styled = Mapping[str, Any]
 """Name or pattern -> axis -> placement, of a tensor; or -> style, or axis -> style, of a module."""
 
-_KNOWN = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel")
+_OF_PARAMETERS = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel")
+_OF_VALUES = ("PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleInputOutput")
 
 
 def is_style(value: object) -> bool:
@@ -63,23 +65,55 @@ def expanded(
 
 
 def follow(module: nn.Module, axis: str, style: Any) -> None:
-    """Have a module's input and output lie over `axis` as the style says, whenever they are distributed tensors."""
-    kind = type(style).__name__
-    before: Placement | None = Replicate()
-    if kind == "SequenceParallel":
-        before = as_placement(style.sequence_sharding[0])
-    elif kind == "RowwiseParallel":
-        before = Shard(-1)
-    after = None if kind == "SequenceParallel" else as_placement(style.output_layouts[0])
+    """Have a module's inputs and outputs lie over `axis` as the style says, whenever they are distributed tensors."""
+    before, named, after = _wanted(module, style)
 
-    def enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (_along(inputs[0], axis, before), *inputs[1:]) if inputs else inputs
+    def enter(
+        _: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return _all_along(inputs, axis, before), {k: _along(v, axis, named.get(k)) for k, v in keywords.items()}
 
     def leave(_: nn.Module, inputs: object, output: Any) -> Any:
-        return _along(output, axis, after)
+        if isinstance(output, (tuple, list)):
+            made: Any = _all_along(output, axis, after)
+            return type(output)(*made) if hasattr(output, "_fields") else type(output)(made)
+        return _along(output, axis, after[0] if after else None)
 
-    module.register_forward_pre_hook(enter)
+    module.register_forward_pre_hook(enter, with_kwargs=True)
     module.register_forward_hook(leave)
+
+
+Wanted = Sequence[Placement | None]
+"""What positional inputs or outputs are to be, None where that is left open; further ones are."""
+
+
+def _wanted(module: nn.Module, style: Any) -> tuple[Wanted, Mapping[str, Placement | None], Wanted]:
+    """Of positional inputs, named inputs and outputs."""
+    match type(style).__name__:
+        case "SequenceParallel":
+            return _placements(style.sequence_sharding), {}, ()
+        case "ColwiseParallel":
+            return (Replicate(),), {}, _placements(style.output_layouts)
+        case "RowwiseParallel":  # a table split by rows is looked up with whole indices
+            before = Replicate() if isinstance(module, nn.Embedding) else Shard(-1)
+            return (before,), {}, _placements(style.output_layouts)
+        case "PrepareModuleOutput":
+            return (), {}, _placements(style.desired_output_layouts)
+        case "PrepareModuleInputOutput":
+            before, named, _ = _wanted(module, style.prepare_module_input)
+            return before, named, _wanted(module, style.prepare_module_output)[2]
+        case _:
+            named = style.desired_input_kwarg_layouts or {}
+            return (
+                _placements(style.desired_input_layouts or ()),
+                {name: None if p is None else as_placement(p) for name, p in named.items()},
+                (),
+            )
+
+
+def _placements(given: Any) -> Wanted:
+    given = given if isinstance(given, (tuple, list)) else (given,)
+    return [None if placement is None else as_placement(placement) for placement in given]
 
 
 def _only(axes: list[str], style: object) -> str:
@@ -93,8 +127,11 @@ def _only(axes: list[str], style: object) -> str:
 
 def _of_parameters(style: Any, name: str, module: nn.Module) -> dict[str, Placement]:
     kind = type(style).__name__
-    if kind not in _KNOWN:
-        raise PlacementError(f"{kind} is not a style that samite knows", help=f"known: {', '.join(_KNOWN)}")
+    if kind in _OF_VALUES:
+        return {}
+    if kind not in _OF_PARAMETERS:
+        known = ", ".join((*_OF_PARAMETERS, *_OF_VALUES))
+        raise PlacementError(f"{kind} is not a style that samite knows", help=f"known: {known}")
     own = [parameter for parameter, _ in module.named_parameters(recurse=False)]
     if kind == "SequenceParallel":
         return dict.fromkeys(own, Replicate())
@@ -119,3 +156,7 @@ def _along(x: Any, axis: str, placement: Placement | None) -> Any:
     if not isinstance(x, Tensor) or placement is None:
         return x
     return x.redistribute(x.placements | {axis: placement})
+
+
+def _all_along(values: Sequence[Any], axis: str, wanted: Wanted) -> tuple[Any, ...]:
+    return tuple(_along(x, axis, wanted[i] if i < len(wanted) else None) for i, x in enumerate(values))
