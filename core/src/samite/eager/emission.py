@@ -103,10 +103,21 @@ class _Emitter:
 
     def _runs_as_called(self) -> bool:
         """Whether the rank does on its shards what the call says of the whole: then numbers need not be written out."""
+        if self._is_replicated():
+            return True
         local, whole = self.program.nodes.nodes, self.placed.module.graph.nodes
         if not self.placed.direct or self.views or len(local) != 1 or len(whole) != 1 or not self.call.leaves:
             return False
         return (local[0].op.name, local[0].op.form) == (whole[0].op.name, whole[0].op.form)
+
+    def _is_replicated(self) -> bool:
+        """Whether every rank has all that an op takes and gives: then it is not even taken apart. What is left to
+        memory's content is, since that is each rank's own."""
+        func = self.call.func
+        if self.views or not self.call.leaves or not isinstance(func, torch._ops.OpOverload) or "empty" in str(func):
+            return False
+        layouts = [*(leaf.layout for leaf in self.call.leaves), *self.placed.layouts]
+        return all(layout is None or layout.is_replicated for layout in layouts)
 
     def _direct(self) -> tuple[list[str], list[str]]:
         """The called op itself on local tensors."""

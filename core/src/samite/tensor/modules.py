@@ -12,6 +12,7 @@ from torch import nn
 from samite.errors import InputError, PlacementError, nearest
 from samite.frontend.slots import unwatched
 from samite.mesh import Mesh
+from samite.tensor.linear import Linear
 from samite.tensor.making import tensor
 from samite.tensor.styles import Styled, expanded, follow, is_style
 from samite.tensor.tensor import Tensor
@@ -48,6 +49,9 @@ def distribute_module(module: Module, mesh: Mesh, placements: Styled | object | 
                 wanted |= by_axis
         with unwatched(module.get_submodule(name.rpartition(".")[0])):
             _replace(name, value, mesh, wanted)
+    for inner in module.modules():
+        if type(inner) is nn.Linear and isinstance(inner.weight, Tensor):
+            inner.__class__ = Linear
     for inner, axis, style in following:
         follow(inner, axis, style)
     return module

@@ -179,9 +179,7 @@ class HostCommunicator(Communicator):
             nbytes = height * width * dtype.itemsize
             if len(self._pieces) >= MOST_PIECES:
                 self._pieces.clear()
-            self._pieces[what] = [
-                self._slots[rank][turn][:nbytes].view(dtype).view(height, width) for rank in group
-            ]
+            self._pieces[what] = [self._slots[rank][turn][:nbytes].view(dtype).view(height, width) for rank in group]
         return self._pieces[what]
 
     def _wait(self, counters: memoryview, ranks: tuple[int, ...], least: int) -> None:
