@@ -1,5 +1,7 @@
-"""`torch.cond`, `while_loop`, `scan` and `map` while a function is traced: what their functions reach past their
-arguments becomes an operand, so that each of them is a region of its own.
+"""Higher-order ops while a function is traced.
+
+Of `torch.cond`, `while_loop`, `scan` and `map`, what their functions reach past their arguments becomes an operand, so
+that each of them is a region of its own. Flex attention is written out.
 
 Dynamo does the same for torch, by reading bytecode, on a frame of its own. Here the functions run twice: once to see
 which tensors they reach, once, or as often as autograd wants, to be traced with operands in their place.
@@ -19,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 
 from samite.errors import CaptureError
+from samite.frontend.flex_attention import unchecked, written_out
 from samite.frontend.lifting import Inputs, Lifting, Results
 from samite.frontend.source import user_line
 
@@ -27,12 +30,12 @@ __all__ = ["ControlFlow", "called_directly"]
 
 @contextmanager
 def called_directly() -> Iterator[None]:
-    """`torch.cond` and its kin call the higher-order op by way of `torch.compile`; here they call it."""
+    """`torch.cond` and its kin call the higher-order op by way of `torch.compile`; here they call it themselves."""
 
     def plain(model: Callable[..., Any] | None = None, **_: Any) -> Callable[..., Any]:
         return (lambda function: function) if model is None else model  # pyright: ignore[reportReturnType]
 
-    with mock.patch.object(torch, "compile", plain):
+    with mock.patch.object(torch, "compile", plain), unchecked():
         yield
 
 
@@ -142,8 +145,12 @@ class ControlFlow:
             stack.enter_context(lifting)
             return function()
 
+    def _flex_attention(self, op: Any, *args: Any) -> Any:
+        with self.mode:
+            return written_out(*args)
 
-_OPS = ("cond", "while_loop", "scan", "map_impl")
+
+_OPS = ("cond", "while_loop", "scan", "map_impl", "flex_attention")
 
 
 @dataclass

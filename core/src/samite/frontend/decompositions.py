@@ -18,6 +18,7 @@ from torch import Tensor
 from samite.frontend.bit_shifts import bit_shifts
 from samite.frontend.borrowed import borrowed
 from samite.frontend.embedding_bag import embedding_bag_formulas
+from samite.frontend.flex_attention import flex_formulas
 from samite.frontend.index_formulas import index_formulas
 from samite.frontend.loss_formulas import loss_formulas
 from samite.frontend.weight_norm import weight_norm_formulas
@@ -237,6 +238,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         **borrowed(),
         **bit_shifts(),
         **embedding_bag_formulas(),
+        **flex_formulas(),
         **index_formulas(),
         **loss_formulas(),
         **weight_norm_formulas(),

@@ -39,9 +39,10 @@ class FunctionMode(TorchFunctionMode):
         self._control = None if forbid is None else ControlFlow(self, forbid)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler, kwargs = self._handlers.get(func), self._admit(func, args, kwargs or {})
         if self._control is not None and self._control.handles(func):
+            self._admit(func, tuple(x for x in args if isinstance(x, Tensor)), {})
             return self._control.run(func, args)
+        handler, kwargs = self._handlers.get(func), self._admit(func, args, kwargs or {})
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
         return func(*args, **kwargs) if handler is None else handler(func, args, kwargs)

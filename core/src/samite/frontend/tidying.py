@@ -49,6 +49,8 @@ def tidy(module: GraphModule) -> None:
             graph.erase_node(node)
         elif node.target is aten.copy_.default:  # into a mutated argument, whose new value is a result
             _forward(node, node.args[1])
+        elif _is_cast_number(node):
+            _write_out_number(node)
         elif node.target in _SAME or _is_needless_clone(node) or _is_whole_slice(node):
             _forward(node, node.args[0])
         else:
@@ -91,6 +93,18 @@ def _is_whole_slice(node: Node) -> bool:
 def _is_needless_clone(node: Node) -> bool:
     """A clone is for strides alone: only views look at them."""
     return node.target is aten.clone.default and not any(user.target in _STRIDED for user in node.users)
+
+
+def _is_cast_number(node: Node) -> bool:
+    return node.target is aten._to_copy.default and not isinstance(node.args[0], Node)
+
+
+def _write_out_number(node: Node) -> None:
+    """`torch.where(mask, x, 0.5)` under vmap casts a number: that is a constant."""
+    with node.graph.inserting_before(node):
+        full = node.graph.call_function(aten.full.default, ([], node.args[0]), {"dtype": node.meta["val"].dtype})
+    full.meta = dict(node.meta)
+    _forward(node, full)
 
 
 def _erase_device(node: Node) -> None:
