@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from samite.frontend import Capture, StateTree, capture
 from samite.frontend.hyperparameters import Entry
+from samite.frontend.places import Place
 from samite.testing.counter_rng import counter_rng
 
 __all__ = ["Replay", "assert_same_state", "check_steps", "train_step"]
@@ -32,14 +33,16 @@ class Replay:
         self.fn = fn
         self.captures: dict[Hashable, Capture] = {}
         self.read: set[Entry] = set()
+        self.places: dict[Place, None] = {}
 
     def __call__(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
         tree = StateTree.from_call(self.fn, args, kwargs)
-        captured = self.captures.get((tree.key(self.read), tree.sizes))
+        captured = self.captures.get((tree.key(self.read, self.places), tree.sizes))
         if captured is None:
             captured = capture(self.fn, args, kwargs)
             self.read |= captured.read
-            self.captures[tree.key(self.read), tree.sizes] = captured
+            self.places |= dict.fromkeys(captured.places)
+            self.captures[tree.key(self.read, self.places), tree.sizes] = captured
         values = [leaf.get() for leaf in tree.leaves]
         assert all(v is not None for v in values)
         values = [v.detach().clone(memory_format=torch.contiguous_format) for v in values if v is not None]

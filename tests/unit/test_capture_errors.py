@@ -302,7 +302,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("change, name", [
-    ("number", "calls"), ("list", "history"), ("dict", "sizes"), ("tensor", "last"), ("mode", "training"),
+    ("number", "calls"), ("list", "history"), ("dict", "self.sizes['b']"), ("tensor", "last"), ("mode", "training"),
     ("new", "fresh"), ("parameter", "linear.weight"),
 ])  # fmt: skip
 def test_python_state_that_changes(change: str, name: str) -> None:

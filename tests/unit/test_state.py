@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from captures import train_step
 from models import CNN, GPT, MLP, batch
 from samite.errors import CaptureError, InputError
-from samite.frontend import Leaf, StateTree, Trees
+from samite.frontend import Leaf, StateTree, Trees, capture
 
 X, Y = torch.randn(4, 16), torch.zeros(4, dtype=torch.int64)
 SCALE, WORDS = 1.0, ["a"]
@@ -305,7 +305,11 @@ def test_modes_and_variables_of_repeats(monkeypatch: pytest.MonkeyPatch) -> None
         assert trees.of(args, {})[1] != first
     with torch.no_grad():
         assert trees.of(args, {})[1] != first
-    assert trees.of(args, {})[1] == first
+    tree, again = trees.of(args, {})
+    assert again == first
+    captured = capture(step, args)
+    first = trees.key_after(tree, captured.read, captured.places)
+    assert trees.of(args, {})[1] is first
     monkeypatch.setitem(step.__globals__, "SCALE", 3.0)
     assert trees.of(args, {})[1] != first
 

@@ -88,7 +88,7 @@ class Compiled:
         except Exception as error:
             self._blame_inputs(error, tree)
             raise
-        self._programs[self._trees.key_after(tree, step.capture.read)] = programs
+        self._programs[self._trees.key_after(tree, step.capture.read, step.capture.places)] = programs
         return step
 
     def _step(self, tree: StateTree, captured: Capture) -> Step:

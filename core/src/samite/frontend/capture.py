@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from samite.errors import CaptureError
 from samite.frontend.hyperparameters import Entry
 from samite.frontend.outcomes import TENSOR
+from samite.frontend.places import Place
 from samite.frontend.sharing import refuse_shared
 from samite.frontend.slots import Kind, Leaf
 from samite.frontend.source import line_of
@@ -64,7 +65,7 @@ class Capture:
     draws random numbers, comes last. `deleted` are the arguments that are absent after the call. Every node has a fake
     tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`). `constants` has for each
     leaf of what the function returns its value, or `TENSOR`. `read` are the hyper-parameters that the function read as
-    Python values: the graph is for these values (`Trees.key_after`).
+    Python values, and `places` where else it read Python's state: the graph is for these values (`Trees.key_after`).
     """
 
     graph: GraphModule
@@ -74,6 +75,7 @@ class Capture:
     output_spec: pytree.TreeSpec
     constants: tuple[Any, ...]
     read: frozenset[Entry]
+    places: tuple[Place, ...] = ()
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """What the function returns, with `outputs` (one for each result of kind "output") in place of its tensors."""
@@ -127,7 +129,7 @@ def capture_call(tree: StateTree, symbols: Symbols | None = None) -> Capture:
     graph.recompile()
     assert step.spec is not None
     deleted, constants = tuple(step.deleted), tuple(step.constants)
-    return Capture(graph, tuple(arguments), results, deleted, step.spec, constants, frozenset(step.read))
+    return Capture(graph, tuple(arguments), results, deleted, step.spec, constants, frozenset(step.read), step.places)
 
 
 def _argument(leaf: Leaf, tensor: Tensor, replaced: Node | None) -> ArgumentSpec:

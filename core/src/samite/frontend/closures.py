@@ -5,15 +5,13 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from torch import nn
 
-from samite.frontend.keys import freeze, is_constant
-
-__all__ = ["constants_read", "variables"]
+__all__ = ["variables"]
 
 
 def variables(fn: Callable[..., Any]) -> dict[str, Any]:
@@ -30,11 +28,6 @@ def variables(fn: Callable[..., Any]) -> dict[str, Any]:
         except ValueError:  # assigned later, or deleted
             continue
     return found
-
-
-def constants_read(fn: Callable[..., Any]) -> Hashable:
-    """The numbers, strings and the like among them: a program has their values compiled in."""
-    return tuple((name, freeze(value)) for name, value in variables(fn).items() if is_constant(value))
 
 
 @functools.lru_cache(maxsize=256)

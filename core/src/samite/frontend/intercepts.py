@@ -19,9 +19,14 @@ from samite.errors import CaptureError
 from samite.frontend.control_flow import ControlFlow
 from samite.frontend.random_arguments import Handler
 from samite.frontend.source import user_line
+from samite.frontend.watching import unwatched
 
 __all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]
 
+_COMPILED = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType,
+)  # fmt: skip
+"""Kinds of functions that run no Python of the user's."""
 Forbid = Callable[[str], AbstractContextManager[None]]
 Admit = Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]]
 
@@ -45,7 +50,9 @@ class FunctionMode(TorchFunctionMode):
         handler, kwargs = self._handlers.get(func), self._admit(func, args, kwargs or {})
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
-        return func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
+        if handler is not None:
+            return unwatched(handler)(func, args, kwargs)
+        return (unwatched(func) if isinstance(func, _COMPILED) else func)(*args, **kwargs)
 
     def _backward(self, tensor: Tensor, gradient: Tensor | None = None, *options: Any, **named: Any) -> None:
         """A mode is off while it handles a function, but a checkpoint's forward runs again within the backward."""

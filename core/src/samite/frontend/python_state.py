@@ -18,7 +18,7 @@ from samite.errors import CaptureError
 from samite.frontend.keys import CACHES
 from samite.frontend.source import user_line
 
-__all__ = ["PythonState"]
+__all__ = ["PythonState", "same_content", "same_number"]
 
 _TORCH_OWN = frozenset({"_parameters", "_buffers", "_modules", "_opt_called", "_step_count", "param_groups", "state"})
 _CONTAINERS = (list, dict, set)
@@ -100,10 +100,10 @@ class PythonState:
             return True
         before, now = saved.before[key], saved.attributes.get(key, _MISSING)
         saved.attributes[key] = before
-        changed = before is not now and not _same_number(before, now)
+        changed = before is not now and not same_number(before, now)
         if key in saved.contents:
             content = saved.contents[key]
-            if not _same_content(before, content):
+            if not same_content(before, content):
                 before.clear()
                 before.extend(content) if isinstance(before, list) else before.update(content)
                 changed = True
@@ -113,15 +113,17 @@ class PythonState:
 _MISSING = object()
 
 
-def _same_number(a: object, b: object) -> bool:
+def same_number(a: object, b: object) -> bool:
+    """Whether two values are one number or string, though perhaps two objects."""
     return type(a) is type(b) and isinstance(a, (bool, int, float, str)) and a == b
 
 
-def _same_content(a: Any, b: Any) -> bool:
+def same_content(a: Any, b: Any) -> bool:
+    """Whether two containers of a kind hold the same."""
     if len(a) != len(b):
         return False
     if isinstance(a, list):
-        return all(x is y or _same_number(x, y) for x, y in zip(a, b, strict=True))
+        return all(x is y or same_number(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
-        return all(k in b and (v is b[k] or _same_number(v, b[k])) for k, v in a.items())
+        return all(k in b and (v is b[k] or same_number(v, b[k])) for k, v in a.items())
     return a == b

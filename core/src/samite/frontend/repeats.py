@@ -7,8 +7,8 @@ not recognised is walked again, at no risk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind_as
-from samite.frontend.closures import constants_read
 from samite.frontend.hyperparameters import Entry, loose, number_names, structure, values_of
 from samite.frontend.keys import (
     CACHES,
@@ -31,6 +30,7 @@ from samite.frontend.keys import (
     is_constant,
     own_attributes,
 )
+from samite.frontend.places import Place
 from samite.frontend.slots import ArgumentSlot, Leaf
 from samite.frontend.state import StateTree
 
@@ -43,7 +43,7 @@ class Trees:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
         self._last: _Known | None = None
-        self._read: dict[Hashable, frozenset[Entry]] = {}  # by what the key is without them
+        self._read: dict[Hashable, _Read] = {}  # by what the key is without it
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[StateTree, Hashable]:
         """The tree of `fn(*args, **kwargs)` and its key. Raises InputError if the arguments do not fit `fn`."""
@@ -52,23 +52,34 @@ class Trees:
         tree = StateTree.from_call(self._fn, args, kwargs)
         return tree, self._know(tree, tree.key()).key
 
-    def key_after(self, tree: StateTree, read: Collection[Entry]) -> Hashable:
-        """The key of the last tree, now that a capture of it has read these entries: their values belong to it."""
+    def key_after(self, tree: StateTree, read: Collection[Entry], places: Iterable[Place] = ()) -> Hashable:
+        """The key of the last tree, now that a capture has read these entries and places: their values belong to it."""
         plain = tree.key()
-        if read:
-            self._read[plain] = self._read.get(plain, frozenset()).union(read)
+        known = self._read.get(plain, _Read())
+        found = {place: place for place in known.places}
+        for place in places:
+            found.setdefault(place, place).content |= place.content
+        self._read[plain] = _Read(known.entries.union(read), tuple(found))
         return self._know(tree, plain).key
 
     def _know(self, tree: StateTree, plain: Hashable) -> _Known:
-        read = self._read.get(plain, frozenset())
-        self._last = _Known(tree, tree.key(read) if read else plain, read)
+        read = self._read.get(plain, _Read())
+        self._last = _Known(tree, tree.key(read.entries, read.places) if read != _Read() else plain, read)
         return self._last
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What captures of calls of one structure have read: entries of optimizers' groups, and places anywhere else."""
+
+    entries: frozenset[Entry] = frozenset()
+    places: tuple[Place, ...] = ()
 
 
 class _Known:
     """A tree, and what it depends on, as that was when it was built."""
 
-    def __init__(self, tree: StateTree, key: Hashable, read: Collection[Entry]) -> None:
+    def __init__(self, tree: StateTree, key: Hashable, read: _Read) -> None:
         self.tree, self.key = tree, key
         self._optimizers = [optimizer for _, optimizer in tree.optimizers]
         attributes = [vars(m) for _, m in tree.modules] + [vars(v) for _, v in tree.objects if has_attributes(v)]
@@ -76,9 +87,11 @@ class _Known:
         self._loose = [loose(number_names(optimizer, group)) for optimizer, group in self._groups()]
         held = [v for table in attributes for k, v in table.items() if k not in MODULE and k not in CACHES]
         held += [v for o in self._optimizers for v in own_attributes(o).values() if v is not o.defaults]
+        self._places = [place.now for place in read.places]
+        held += [place.now() for place in read.places if place.content]
         self._containers = [v for v in held if type(v) in (list, dict, set)]
         self._held = [tree.tensors[at] for at in tree.slots if tree.leaves[at].role != "input"]
-        self._read = read
+        self._entries = read.entries
         self._objects, self._facts = self._objects_now(), self._facts_now()
 
     def again(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StateTree | None:
@@ -101,6 +114,7 @@ class _Known:
             now += [value for key, value in group.items() if key not in outside]
         for optimizer in self._optimizers:
             now += chain.from_iterable(map(dict.values, optimizer.state.values()))
+        now += [value() for value in self._places]
         return now
 
     def _facts_now(self) -> Hashable:
@@ -108,10 +122,9 @@ class _Known:
         return (
             [(x.requires_grad, x.grad is None, x.shape, x.dtype) for x in self._held],
             [structure(optimizer, group) for optimizer, group in self._groups()],
-            values_of(self.tree.optimizers, self._read),
+            values_of(self.tree.optimizers, self._entries),
             [freeze(container) for container in self._containers],
             [freeze_argument(value) for _, value in self.tree.objects],
-            constants_read(self.tree.call.fn),
             ambient(),
         )
 

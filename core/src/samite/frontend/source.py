@@ -26,7 +26,10 @@ from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.fx import Node
 from torch.types import py_sym_types
 
-__all__ = ["Labels", "Phase", "Recorder", "all_user_frames", "line_of", "line_of_traceback", "user_frame", "user_line"]
+__all__ = [
+    "Labels", "Phase", "Recorder", "all_user_frames", "is_library", "is_torchs", "label_of", "line_of",
+    "line_of_traceback", "user_frame", "user_line",
+]  # fmt: skip
 
 Phase = Literal["forward", "backward", "update"]
 
@@ -38,7 +41,7 @@ _ACCUMULATE_GRAD = 2**64 - 1
 """The sequence number that autograd gives to nodes that accumulate into `.grad`."""
 
 
-def _label(filename: str) -> str:
+def label_of(filename: str) -> str:
     """How a user's file is written in messages; empty for files that are not the user's."""
     if filename.startswith(("<", _TORCH, _SAMITE)):
         return ""
@@ -48,11 +51,22 @@ def _label(filename: str) -> str:
     return path[len(here) :] if path.startswith(here) else os.path.basename(path)
 
 
+def is_library(filename: str) -> bool:
+    """Whether a user's file is one that was installed, and not written for this program."""
+    return f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename
+
+
+def is_torchs(filename: str) -> bool:
+    """Whether a file is of a library that torch itself calls while it traces."""
+    _, _, path = filename.rpartition("site-packages" + os.sep)
+    return path.split(os.sep)[0] in ("mpmath", "networkx", "numpy", "sympy")
+
+
 class Labels(dict[CodeType, str]):
     """How messages write the file of a piece of code, looked up once."""
 
     def __missing__(self, code: CodeType) -> str:
-        label = self[code] = _label(code.co_filename)
+        label = self[code] = label_of(code.co_filename)
         return label
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind
-from samite.frontend.closures import constants_read
 from samite.frontend.hyperparameters import Entry, constants, structure, values_of
 from samite.frontend.keys import CACHES, HOOKS, MODULE, Key, ambient, freeze, freeze_argument, own_attributes
+from samite.frontend.places import Place
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, TensorSlot
 
 __all__ = ["StateTree"]
@@ -88,10 +88,11 @@ class StateTree:
         """The shapes of the inputs, in order."""
         return tuple(tuple(self.tensors[at].shape) for at in self.inputs)
 
-    def key(self, read: Collection[Entry] = ()) -> Hashable:
+    def key(self, read: Collection[Entry] = (), places: Collection[Place] = ()) -> Hashable:
         """Equal for calls of one structure: what programs are for, but for data and the sizes of inputs.
 
-        `read` are the hyper-parameters that a capture of such a call read as Python values (`Capture.read`).
+        `read` are the hyper-parameters that a capture of such a call read as Python values, and `places` where else it
+        read Python's state (`Capture`).
         """
         call = self.call
         return Key(
@@ -103,7 +104,7 @@ class StateTree:
             tuple((name, *self._optimizer(o)) for name, o in self.optimizers),
             values_of(self.optimizers, read),
             tuple((name, freeze_argument(value)) for name, value in self.objects),
-            constants_read(call.fn),
+            tuple(place.picture() for place in places),
             ambient(),
         )
 

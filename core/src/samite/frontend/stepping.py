@@ -15,15 +15,16 @@ from torch import Tensor
 from samite.errors import CaptureError
 from samite.frontend import attention, devices, equivalents, foreach
 from samite.frontend.calls import path_name
-from samite.frontend.closures import variables
 from samite.frontend.constraining import constraints_kept
 from samite.frontend.control_flow import called_directly
 from samite.frontend.foreign import Foreign
 from samite.frontend.hyperparameters import Entry
 from samite.frontend.intercepts import FunctionMode, data_reads, leaf_functions, scalar_arguments
 from samite.frontend.outcomes import TENSOR, Outcome
+from samite.frontend.places import Place
 from samite.frontend.python_state import PythonState
 from samite.frontend.random_ops import RandomOps
+from samite.frontend.reads import Watch
 from samite.frontend.source import Recorder
 from samite.frontend.standins import StandIns
 from samite.frontend.state import StateTree
@@ -37,7 +38,8 @@ class Step:
     """Called with a value for each leaf of `tree`, then the seed; gives one tensor for each of `outcomes`.
 
     `spec` and `constants` give the user's return value back: a constant for each of its leaves, or `TENSOR`.
-    `deleted` are leaves that are absent afterwards, `read` the hyper-parameters that were read as Python values.
+    `deleted` are leaves that are absent afterwards, `read` the hyper-parameters that were read as Python values, and
+    `places` where else Python values were read.
     """
 
     tree: StateTree
@@ -46,6 +48,7 @@ class Step:
     constants: list[Any] = field(default_factory=list[Any])
     deleted: list[int] = field(default_factory=list[int])
     read: set[Entry] = field(default_factory=set[Entry])
+    places: tuple[Place, ...] = ()
     spec: pytree.TreeSpec | None = None
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
@@ -54,8 +57,10 @@ class Step:
         self.read = standins.read
         with PythonState(self._watched()).kept(), standins.installed():
             foreign = Foreign(self.tree)
-            with self._modes(seed, foreign):
+            watch = Watch(self.tree)
+            with self._modes(seed, foreign), watch.kept():
                 returned = self.tree.call.run([standins.replace(v) for v in self.tree.call.values])
+            self.places = watch.places
             results = [*self._outputs(returned), *self._leaves(standins), *self._created(standins)]
             for result in results:
                 foreign.check_result(result)
@@ -66,9 +71,6 @@ class Step:
         yield from self.tree.modules
         yield from self.tree.optimizers
         yield from self.tree.objects
-        for name, value in variables(self.tree.call.fn).items():
-            if isinstance(value, (list, dict, set)):
-                yield name, value
 
     @contextlib.contextmanager
     def _modes(self, seed: Tensor, foreign: Foreign) -> Iterator[None]:

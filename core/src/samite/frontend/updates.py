@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from samite.frontend.groups import Number
+from samite.frontend.watching import unwatched
 from samite.ir.adam import adam, amsgrad
 from samite.ir.sgd import sgd, sgd_momentum
 
@@ -29,8 +30,8 @@ def fused_updates() -> Iterator[None]:
     """Within, these optimizers update each parameter by `samite::adam`, `amsgrad`, `sgd` or `sgd_momentum`."""
     modules: list[Any] = [importlib.import_module(f"torch.optim.{name}") for name in ("adam", "sgd")]  # hidden names
     with (
-        mock.patch.object(modules[0], "_single_tensor_adam", _adam_or(modules[0]._single_tensor_adam)),
-        mock.patch.object(modules[1], "_single_tensor_sgd", _sgd_or(modules[1]._single_tensor_sgd)),
+        mock.patch.object(modules[0], "_single_tensor_adam", unwatched(_adam_or(modules[0]._single_tensor_adam))),
+        mock.patch.object(modules[1], "_single_tensor_sgd", unwatched(_sgd_or(modules[1]._single_tensor_sgd))),
     ):
         yield
 
