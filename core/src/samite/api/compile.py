@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, cast, overload
 
@@ -13,8 +14,10 @@ from samite.api.mesh import mesh as make_mesh
 from samite.api.program import Built, build
 from samite.api.programs import Compilation, Programs
 from samite.api.step import Step
-from samite.errors import InputError, PlacementError, SamiteError
+from samite.errors import CaptureError, InputError, PlacementError, SamiteError
 from samite.frontend import Capture, StateTree, Trees, capture
+from samite.frontend.constraining import capturing
+from samite.frontend.source import user_line
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.constrain import Placements
@@ -48,6 +51,10 @@ class Compiled:
         self._calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if capturing():  # of another compiled function, of which this is a part then
+            self._warn_placements()
+            return self.fn(*args, **kwargs)
+        _refuse_dynamo(self.name)
         tree, key = self._trees.of(args, kwargs)
         programs = self._programs.get(key)
         step = None if programs is None else programs.steps.get(tree.sizes)
@@ -55,6 +62,10 @@ class Compiled:
             step = self._compile(tree, key)
         self._calls += 1
         return step.run(tree, torch.initial_seed() + self._calls - 1)
+
+    # torch.compile does not look into it, and so comes to `_refuse_dynamo`.
+    __call__._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess]
+    __call__._torchdynamo_disable_msg = "samite compiles it"  # pyright: ignore[reportFunctionMemberAccess]
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:
@@ -90,6 +101,14 @@ class Compiled:
             raise
         self._programs[self._trees.key_after(tree, step.capture.read, step.capture.places)] = programs
         return step
+
+    def _warn_placements(self) -> None:
+        if self.placements:
+            log.warning(
+                "%s: its placements do not count inside of another compiled function: give them there, or by "
+                "samite.constrain",
+                self.name,
+            )
 
     def _step(self, tree: StateTree, captured: Capture) -> Step:
         return Step(captured, self._build(tree, captured, ()), session_of(self.mesh), self._mode())
@@ -131,6 +150,20 @@ class Compiled:
                     where=where or line_of_traceback(error.__traceback__),
                     help=f"pass {spec.name} as before, or mend the line",
                 ) from error
+
+
+def _refuse_dynamo(name: str) -> None:
+    """torch.compile would go on with the handles that a compiled function returns, and cannot."""
+    if "torch._dynamo" not in sys.modules:
+        return
+    from torch._C._dynamo.eval_frame import get_eval_frame_callback  # pyright: ignore
+
+    if callable(get_eval_frame_callback()):
+        raise CaptureError(
+            f"{name}, a compiled function, is called by one that torch.compile compiles",
+            where=user_line(),
+            help="leave the whole to samite.compile, or take the caller out by torch.compiler.disable",
+        )
 
 
 def _untied(placements: Placements, tree: StateTree) -> Placements:

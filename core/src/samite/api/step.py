@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from samite.api.held import Held
 from samite.api.program import Built
-from samite.frontend import Capture, Leaf, StateTree
+from samite.frontend import Capture, Leaf, ResultSpec, StateTree
+from samite.frontend.endings import ending
 from samite.frontend.seeds import seed_tensor
 from samite.hal.engine import Future
 from samite.hal.program import Argument, Result
@@ -120,10 +121,16 @@ class Step:
                     self._put(tree.leaves[spec.argument], target)
             elif spec.kind == "output":
                 target.made_by(step)
-                outputs.append(Tensor(target))
+                outputs.append(self._output(target, spec))
             else:
                 self._put(tree.leaf(spec.name), target)
         return outputs
+
+    def _output(self, remote: Remote, spec: ResultSpec) -> Tensor:
+        """The handle of an output: as much part of an autograd graph as if the function were not compiled."""
+        if not spec.traced:
+            return Tensor(remote)
+        return cast(Tensor, ending(lambda: Tensor(remote), spec.name, self.built.program.name))
 
     def _put(self, leaf: Leaf, remote: Remote | None) -> None:
         current = leaf.get()

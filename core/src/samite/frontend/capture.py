@@ -47,13 +47,15 @@ class ResultSpec:
     """One result of the graph.
 
     `argument` is the index of the argument that a new state replaces; -1 for outputs and for state that did not exist
-    (`StateTree.leaf(name)` creates it).
+    (`StateTree.leaf(name)` creates it). `traced` is an output from which the function has not gone back to anything
+    that it would train: the caller may want to.
     """
 
     name: str
     kind: Literal["output", "state"]
     argument: int = -1
     owner: str = ""
+    traced: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def capture_call(tree: StateTree, symbols: Symbols | None = None) -> Capture:
         for i, (outcome, value) in enumerate(zip(step.outcomes, values, strict=True))
         if outcome.kind == "output" or outcome.leaf < 0 or value is not placeholders[outcome.leaf]
     ]
-    results = tuple(ResultSpec(o.name, o.kind, o.leaf, o.owner) for o in (step.outcomes[i] for i in kept))
+    outcomes = [step.outcomes[i] for i in kept]
+    trains = any(o.kind == "state" and (o.owner or tree.leaves[o.leaf].role == "parameter") for o in outcomes)
+    results = tuple(ResultSpec(o.name, o.kind, o.leaf, o.owner, o.traced and not trains) for o in outcomes)
     replaced = {r.argument: values[i] for i, r in zip(kept, results, strict=True)}
     refuse_shared(tree, replaced)
     set_outputs(graph, kept)

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-__all__ = ["constrain", "constraints_kept"]
+__all__ = ["capturing", "constrain", "constraints_kept"]
 
 _capturing: ContextVar[bool] = ContextVar("samite_constraints_kept", default=False)
 
@@ -21,6 +21,11 @@ def constraints_kept() -> Iterator[None]:
         yield
     finally:
         _capturing.reset(token)
+
+
+def capturing() -> bool:
+    """Whether a compiled function is being captured here."""
+    return _capturing.get()
 
 
 def constrain(x: Tensor, placements: Mapping[str, object]) -> Tensor:

@@ -84,7 +84,8 @@ def look(owner: Any, key: Any, *, entry: bool) -> Any:
     if isinstance(owner, CellType):
         return Place(owner, "cell_contents", entry=False).now()
     if isinstance(owner, ModuleType):
-        return vars(owner).get(key, CODE if "__getattr__" in vars(owner) else MISSING)
+        lazy = "__getattr__" in vars(owner) or hasattr(type(owner), "__getattr__")
+        return vars(owner).get(key, CODE if lazy else MISSING)
     if isinstance(owner, nn.Module) and key in owner._modules:
         return owner._modules[key]
     value = inspect.getattr_static(owner, key, MISSING)

@@ -168,7 +168,8 @@ class Watch:
         if id(owner) in self._keyed and (held or isinstance(value, nn.Module)):
             return False
         if isinstance(owner, ModuleType):
-            return bool(self._label(getattr(owner, "__file__", None) or "<built-in>")[0])
+            file = getattr(owner, "__file__", None) or ""
+            return os.path.isabs(file) and bool(self._label(file)[0])
         # Of a class's functions the class tells.
         return held or isinstance(owner, (dict, CellType)) or not isinstance(value, (FunctionType, MethodType))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +87,7 @@ class Step:
             mock.patch.object(torch.distributions.Distribution, "_validate_args", False),  # it looks at data
             devices.one_device(),
             constraints_kept(),
+            _inlined(),
             leaf_functions(),
             random.rng_state(),
             foreign.refused_calls(),
@@ -107,7 +109,8 @@ class Step:
         for path, leaf in leaves:
             if isinstance(leaf, Tensor):
                 self.constants.append(TENSOR)
-                self.outcomes.append(Outcome(path_name(("output", *path)), "output"))
+                name = path_name(("output", *path))
+                self.outcomes.append(Outcome(name, "output", traced=leaf.requires_grad))
                 yield leaf
             else:
                 self.constants.append(leaf)
@@ -141,6 +144,11 @@ class Step:
         for leaf, tensor in zip(self.tree.leaves, standins.tensors, strict=True):
             name = f"{leaf.name}.grad"
             if leaf.role in ("parameter", "input") and name not in known and tensor.grad is not None:
+                if not self.tree.tensors[self.tree.by_name[leaf.name]].is_leaf:
+                    raise CaptureError(
+                        f"the backward pass reaches {leaf.name}, which another compiled function made, and ends there",
+                        help=f"compile both as one function, or pass {leaf.name}.detach()",
+                    )
                 self.outcomes.append(Outcome(name, "state", -1, leaf.name))
                 yield tensor.grad
         for prefix, (_, at) in self.tree.state_names.items():
@@ -163,3 +171,13 @@ class Step:
                 f"optimizer state {name} is a Python value that the step changes",
                 help="the optimizer must keep it in a tensor, as torch.optim's do",
             )
+
+
+@contextlib.contextmanager
+def _inlined() -> Iterator[None]:
+    """What torch.compile has compiled is traced through, as if it were not."""
+    if "torch._dynamo" not in sys.modules:  # then there is nothing of the kind
+        yield
+        return
+    with sys.modules["torch._dynamo"].config.patch(error_on_nested_fx_trace=False):
+        yield

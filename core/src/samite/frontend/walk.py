@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from samite.errors import CaptureError
 from samite.frontend.calls import Call
+from samite.frontend.endings import is_ending
 from samite.frontend.hyperparameters import NUMBERS, RATE, number_names, rate_dtype
 from samite.frontend.keys import has_attributes
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, NumbersSlot, RateSlot, Role, TensorSlot
@@ -171,7 +172,7 @@ def _refuse(name: str, tensor: Tensor) -> None:
         raise CaptureError(f"{name} has no shape yet", help="call the module once before (lazy modules)")
     if tensor.layout != torch.strided:
         raise CaptureError(f"{name} is a sparse tensor", help="pass a dense one: x.to_dense()")
-    if tensor.requires_grad and not tensor.is_leaf:
+    if tensor.requires_grad and not tensor.is_leaf and not is_ending(tensor):
         raise CaptureError(f"{name} is part of an autograd graph", help="pass x.detach()")
 
 
