@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import samite
 from samite import Partial, Replicate, Shard
-from samite.errors import CaptureError, InputError, MeshError, PlacementError, RuleMissing, SamiteError
+from samite.errors import CaptureError, ConfigError, InputError, MeshError, PlacementError, RuleMissing, SamiteError
 
 
 def forward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -30,6 +34,12 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "no placement": ({"x": {"dp": "left"}}, "left", "Shard"),
     "a name that is not there": ({"model.wieght": {"dp": Shard(0)}}, 'model.wieght" names no argument', "model.weight"),
     "no mapping": ([Shard(0)], "placements must be", "mapping"),
+    "no axis": ({"x": Shard(0)}, "Shard(dim=0) says for no axis", 'name the axis of the mesh: {"dp": Shard(0)}'),
+    "a list": ({"x": [Shard(0), Replicate()]}, "says for no axis", "name the axis"),
+    "nothing": ({"x": None}, "None says for no axis", "name the axis"),
+    "the number of an axis": ({"x": {0: Shard(0)}}, "0 is not the name of an axis", '"dp"'),
+    "the number of an argument": ({0: {"dp": Shard(0)}}, "0 is not the name of an argument", '"x"'),
+    "a class": ({"x": {"dp": Shard}}, "is not a placement", "samite.Shard(dim)"),
 }
 
 
@@ -40,6 +50,149 @@ def test_placements(case: str) -> None:
         compiled(placements, dp=2, tp=2)(nn.Linear(4, 4), torch.randn(4, 4))
     assert what in str(caught.value)
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("dim", ["a", True, 1.0, None])
+def test_a_dim_that_is_no_number(dim: Any) -> None:
+    with pytest.raises(PlacementError, match=r"^Shard\(.*\) is not a placement"):
+        Shard(dim)
+    assert Shard(np.int64(1)) == Shard(1)
+    with pytest.raises(PlacementError, match='no reduction "3"'):
+        Partial(3)  # type: ignore[arg-type]
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], type[SamiteError], str]] = {
+    "a backend for a mesh": ({"mesh": "cpu"}, MeshError, "mesh must be a mesh, have 'cpu'"),
+    "sizes for a mesh": ({"mesh": {"dp": 2}}, MeshError, "mesh must be a mesh"),
+    "an unknown mode": ({"mode": "inductr"}, ConfigError, "no mode 'inductr'[\\s\\S]*\"inductor\""),
+    "a word for dynamic": ({"dynamic": "yes"}, ConfigError, "dynamic is True, False or None, have 'yes'"),
+    "nothing for placements": ({"placements": None}, PlacementError, "placements must be"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options(case: str) -> None:
+    options, kind, message = OPTIONS[case]
+    given = {"mesh": samite.mesh("cpu", engine="lockstep", dp=2), **options}
+    with pytest.raises(kind, match=message):
+        samite.compile(forward, **given)
+    with pytest.raises(kind, match=message):
+        samite.compile(**given)
+
+
+async def later(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def one_by_one(x: torch.Tensor) -> Any:
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (3, "a int"), ("forward", "a str"), (torch.ones(2), "a Tensor"), (nn.Linear, "the class Linear"),
+        (samite.mesh("cpu", dp=2), "a mesh"), (later, "bit by bit"), (one_by_one, "bit by bit"),
+    ],
+)  # fmt: skip
+def test_what_is_no_function(function: Any, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        samite.compile(function)
+    with pytest.raises(InputError, match=what):
+        samite.compile(mesh=samite.mesh("cpu", dp=2))(function)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"engine": 3}, "an engine is a name, have 3"),
+        ({"options": 3}, "options must map names to values, have 3"),
+    ],
+)
+def test_meshes(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(MeshError, match=message):
+        samite.mesh("cpu", dp=2, **given)
+    for backend in (3, [], ["cpu", 3]):
+        with pytest.raises(MeshError, match="a backend is a name, or a list of names"):
+            samite.mesh(backend, dp=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("placements", "message"),
+    [
+        ([Shard(0)], "says for no axis"), (Shard(0), "says for no axis"), (None, "None says for no axis"),
+        ({"dp": Shard(7)}, "no dim 7"), ({"dp": Partial()}, "cannot be asked"),
+    ],
+)  # fmt: skip
+def test_wishes_for_values(placements: Any, message: str) -> None:
+    """Outside of a compiled function as well as inside."""
+    wish = samite.compile(
+        lambda x: samite.constrain(x * 2, placements), mesh=samite.mesh("cpu", engine="lockstep", dp=2)
+    )
+    for act in (lambda x: samite.constrain(x, placements), wish):
+        with pytest.raises(PlacementError, match=message):
+            act(torch.ones(4, 4))
+    with pytest.raises(InputError, match="constrain takes a tensor, have a list"):
+        samite.constrain([1.0], {"dp": Shard(0)})  # type: ignore[arg-type]
+
+
+def test_a_wish_for_a_tensor_that_lies_on_a_mesh() -> None:
+    x = samite.tensor(torch.ones(4), samite.mesh("cpu", engine="lockstep", dp=2), {"dp": Shard(0)})
+    assert samite.constrain(x, {"dp": Replicate()}) is x
+    with pytest.raises(PlacementError, match='the mesh has no axis "pd"'):
+        samite.constrain(x, {"pd": Shard(0)})
+
+
+WRONG: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "a layer": (
+        lambda x: F.linear(x, torch.ones(3, 6), torch.ones(3)),
+        r"^linear: .*reduction dim",
+        "float32[4, 5], float32[3, 6], float32[3]",
+    ),
+    "a sum": (lambda x: x + torch.ones(3), "^add: ", "float32[4, 5], float32[3]"),
+    "a view": (lambda x: x.view(7, 3), "^view: shape .* is invalid", "float32[4, 5]"),
+    "an index": (lambda x: x[9], "^__getitem__: index 9 is out of bounds", "float32[4, 5]"),
+    "a loss": (lambda x: F.cross_entropy(x, x.argmax(0)), "^cross_entropy_loss: ", "float32[4, 5], int64[5]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_shapes_that_do_not_fit_at_the_first_call(
+    case: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The op, the line and the shapes, and nothing else."""
+    function, what, shapes = WRONG[case]
+    with pytest.raises(InputError, match=what) as caught:
+        samite.compile(function, mesh=samite.mesh("cpu", engine="lockstep", dp=1))(torch.ones(4, 5))
+    assert shapes in caught.value.help
+    assert "\n" not in caught.value.what
+    assert caught.value.where
+    assert caught.value.__suppress_context__
+    assert "meta" not in capfd.readouterr().err
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+def test_errors_of_the_users_own_code_pass() -> None:
+    compiled = samite.compile(lambda x: {}["key"], mesh=samite.mesh("cpu", engine="lockstep", dp=1))
+    with pytest.raises(KeyError, match="key"):
+        compiled(torch.ones(2))
+
+
+def test_arrays_and_quantized_tensors() -> None:
+    compiled = samite.compile(lambda x: x * 2, mesh=samite.mesh("cpu", engine="lockstep", dp=1))
+    with pytest.raises(InputError, match=r"x is a numpy array[\s\S]*torch\.from_numpy\(x\)"):
+        compiled(np.ones(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with pytest.raises(CaptureError, match="x is a quantized tensor"):
+        compiled(quantized)
+
+
+def test_a_mesh_larger_than_one_device() -> None:
+    mesh = samite.mesh("cpu", engine="inprocess", dp=2)
+    with pytest.raises(MeshError, match=r'inprocess engine runs 1 at most[\s\S]*engine="local"'):
+        samite.compile(forward, mesh=mesh)(nn.Linear(4, 4), torch.randn(4, 4))
 
 
 def test_a_mesh_larger_than_the_engine_allows() -> None:

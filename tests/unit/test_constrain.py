@@ -73,7 +73,7 @@ def test_the_gradient_is_laid_out_like_the_value() -> None:
 
 def test_outside_of_a_compiled_function_it_is_the_value_itself() -> None:
     x = torch.randn(3, requires_grad=True)
-    assert samite.constrain(x, {"anything": Shard(7)}) is x
+    assert samite.constrain(x, {"anything": Shard(0)}) is x
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, cast, overload
 
 import torch
 
+from samite.api.checks import check_arguments, check_function, check_options, refuse_dynamo
 from samite.api.mesh import mesh as make_mesh
 from samite.api.program import Built, build
 from samite.api.programs import Compilation, Programs
 from samite.api.step import Step
-from samite.errors import CaptureError, InputError, PlacementError, SamiteError
+from samite.errors import InputError, PlacementError, SamiteError
 from samite.frontend import Capture, StateTree, Trees, capture
 from samite.frontend.constraining import capturing
-from samite.frontend.source import user_line
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.constrain import Placements
@@ -54,7 +53,7 @@ class Compiled:
         if capturing():  # of another compiled function, of which this is a part then
             self._warn_placements()
             return self.fn(*args, **kwargs)
-        _refuse_dynamo(self.name)
+        refuse_dynamo(self.name)
         tree, key = self._trees.of(args, kwargs)
         programs = self._programs.get(key)
         step = None if programs is None else programs.steps.get(tree.sizes)
@@ -92,7 +91,7 @@ class Compiled:
             log.info("%s: compiling again, the call has another structure", self.name)
         elif not self._made and not self.placements and self.mesh.size > 1:
             log.warning("%s: no placements are given, so each rank of %s computes everything", self.name, self.mesh)
-        _check_devices(tree, self.mesh)
+        check_arguments(tree, self.mesh)
         programs = programs or Programs(self.name, self.dynamic, self._step, self._made)
         try:
             step = programs.make(tree)
@@ -152,20 +151,6 @@ class Compiled:
                 ) from error
 
 
-def _refuse_dynamo(name: str) -> None:
-    """torch.compile would go on with the handles that a compiled function returns, and cannot."""
-    if "torch._dynamo" not in sys.modules:
-        return
-    from torch._C._dynamo.eval_frame import get_eval_frame_callback  # pyright: ignore
-
-    if callable(get_eval_frame_callback()):
-        raise CaptureError(
-            f"{name}, a compiled function, is called by one that torch.compile compiles",
-            where=user_line(),
-            help="leave the whole to samite.compile, or take the caller out by torch.compiler.disable",
-        )
-
-
 def _untied(placements: Placements, tree: StateTree) -> Placements:
     """A tensor that is passed for two parameters is one argument, named by the first: so its placements go there.
 
@@ -193,15 +178,6 @@ def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:
         if isinstance(value, Tensor) and value.is_base_on(session) and value.remote.on_workers:
             found[leaf.name] = value.remote.layout
     return found
-
-
-def _check_devices(tree: StateTree, mesh: Mesh) -> None:
-    for leaf in tree.leaves:
-        value = leaf.get()
-        if value is not None and value.device.type != "cpu" and mesh.backends[0] == "cpu":
-            raise InputError(
-                f"{leaf.name} is on {value.device}, the mesh ({mesh}) computes on the cpu", help="move it: x.cpu()"
-            )
 
 
 @overload
@@ -248,12 +224,14 @@ def compile(
 
     Afterwards parameters, buffers, gradients and optimizer state are `samite.Tensor` handles, and so is what the
     function returns.
+
+    Raises InputError for what is no function, MeshError, PlacementError and ConfigError for options that are wrong.
     """
-    if fn is None:
-        return lambda fn: compile(fn, mesh=mesh, placements=placements, mode=mode, dynamic=dynamic)
-    constraints: Any = {} if placements == "auto" else placements
-    if not isinstance(constraints, Mapping):
-        raise PlacementError(f'placements must be "auto" or a mapping of names, have {placements!r}')
-    if mesh is None:
-        mesh = make_mesh(engine="inprocess", d=1)
-    return Compiled(fn, mesh, cast(Placements, constraints), mode, dynamic)
+    check_options(mesh, placements, mode, dynamic)
+    constraints = cast(Placements, {} if placements == "auto" else placements)
+
+    def compiled(fn: Function) -> Compiled:
+        check_function(fn)
+        return Compiled(fn, mesh or make_mesh(engine="inprocess", d=1), constraints, mode, dynamic)
+
+    return compiled if fn is None else compiled(fn)

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from samite.errors import CaptureError
 from samite.frontend.control_flow import ControlFlow
+from samite.frontend.failures import blamed
 from samite.frontend.random_arguments import Handler
 from samite.frontend.source import user_line
 from samite.frontend.watching import unwatched
@@ -50,9 +51,10 @@ class FunctionMode(TorchFunctionMode):
         handler, kwargs = self._handlers.get(func), self._admit(func, args, kwargs or {})
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
-        if handler is not None:
-            return unwatched(handler)(func, args, kwargs)
-        return (unwatched(func) if isinstance(func, _COMPILED) else func)(*args, **kwargs)
+        if handler is None and not isinstance(func, _COMPILED):
+            return func(*args, **kwargs)
+        with blamed(func, args, kwargs):
+            return unwatched(func)(*args, **kwargs) if handler is None else unwatched(handler)(func, args, kwargs)
 
     def _backward(self, tensor: Tensor, gradient: Tensor | None = None, *options: Any, **named: Any) -> None:
         """A mode is off while it handles a function, but a checkpoint's forward runs again within the backward."""

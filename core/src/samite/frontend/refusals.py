@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from samite.errors import CaptureError
+from samite.errors import CaptureError, SamiteError
+from samite.frontend.failures import quiet, told
 from samite.frontend.source import line_of_traceback
 
 __all__ = ["refusing"]
@@ -23,9 +24,13 @@ _DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn what tracing cannot do into CaptureError; errors of the user's own code pass."""
+    """Turn what tracing cannot do into CaptureError, and what torch's functions cannot do with their arguments into
+    InputError; errors of the user's own code pass."""
     try:
-        yield
+        with quiet():
+            yield
+    except SamiteError:
+        raise
     except _DATA as error:
         raise CaptureError(
             "Python reads a tensor's data, which cannot be captured",
@@ -44,11 +49,13 @@ def refusing() -> Iterator[None]:
             where=line_of_traceback(error.__traceback__),
             help="a custom op needs a fake implementation: torch.library.register_fake",
         ) from error
-    except RuntimeError as error:
-        if "its data is not allocated yet" not in str(error):
+    except Exception as error:
+        if "its data is not allocated yet" in str(error):
+            raise CaptureError(
+                "an op reads a tensor's data on the host, which cannot be captured",
+                where=line_of_traceback(error.__traceback__),
+                help="pass Python numbers where the op takes them too",
+            ) from error
+        if (known := told(error)) is None:
             raise
-        raise CaptureError(
-            "an op reads a tensor's data on the host, which cannot be captured",
-            where=line_of_traceback(error.__traceback__),
-            help="pass Python numbers where the op takes them too",
-        ) from error
+        raise known from None  # what follows in the traceback is torch's own code

@@ -126,7 +126,8 @@ class _Walker:
             self.parameters(name, optimizer)
         trained = [(tree.leaves[at], slot) for at, slot in tree.slots.items()] + inputs
         for leaf, slot in trained:
-            if slot.get().requires_grad and (gradient := slot.get().grad) is not None:
+            tensor = slot.get()
+            if tensor.requires_grad and tensor.is_leaf and (gradient := tensor.grad) is not None:
                 self.add(Leaf(f"{leaf.name}.grad", "gradient", leaf.name, GradientSlot(slot)), gradient)
         for prefix, (optimizer, at) in tree.state_names.items():
             self.entries(prefix, optimizer, at)
@@ -172,6 +173,8 @@ def _refuse(name: str, tensor: Tensor) -> None:
         raise CaptureError(f"{name} has no shape yet", help="call the module once before (lazy modules)")
     if tensor.layout != torch.strided:
         raise CaptureError(f"{name} is a sparse tensor", help="pass a dense one: x.to_dense()")
+    if tensor.is_quantized:
+        raise CaptureError(f"{name} is a quantized tensor", help="pass x.dequantize()")
     if tensor.requires_grad and not tensor.is_leaf and not is_ending(tensor):
         raise CaptureError(f"{name} is part of an autograd graph", help="pass x.detach()")
 

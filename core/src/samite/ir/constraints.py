@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from samite.errors import PlacementError
-from samite.placement import Partial, Placement, Replicate, Shard, as_placement
+from samite.placement import Partial, Placement, Replicate, Shard, as_placements
 
 __all__ = ["constrain", "read", "spell"]
 
@@ -26,7 +26,7 @@ _lib.define("constrain(Tensor x, str placements) -> Tensor")
 def spell(placements: Mapping[str, object]) -> str:
     """Axis -> placement as text. Raises PlacementError for what is no placement, and for a partial value: a wish cannot
     make one."""
-    words = {axis: as_placement(placement) for axis, placement in placements.items()}
+    words = as_placements(placements)
     for axis, word in words.items():
         if isinstance(word, Partial):
             raise PlacementError(f'a value cannot be asked to be {word} over "{axis}"', help="use Shard or Replicate")

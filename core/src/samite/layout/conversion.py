@@ -8,7 +8,7 @@ from samite.errors import LayoutError, PlacementError, nearest
 from samite.layout.factor import Dim, Factor, require_axes
 from samite.layout.layout import Layout
 from samite.layout.normal_form import canonical
-from samite.placement import Partial, Placement, Replicate, Shard, as_placement
+from samite.placement import Partial, Placement, Replicate, Shard, as_placements
 
 __all__ = ["from_placements", "to_placements"]
 
@@ -25,11 +25,11 @@ def from_placements(
     one. Placements may be torch's. Uneven and empty shards are legal. Raises PlacementError for an axis that the mesh
     lacks, a dim that the tensor lacks, two kinds of reduction, or an order that is not one of the dim's axes.
     """
-    shape = tuple(shape)
-    for axis in placements:
+    shape, given = tuple(shape), as_placements(placements)
+    for axis in given:
         if axis not in mesh:
-            raise PlacementError(f'the mesh has no axis "{axis}"', help=nearest(str(axis), mesh))
-    by_axis = {axis: as_placement(placements[axis]) for axis in mesh if axis in placements}
+            raise PlacementError(f'the mesh has no axis "{axis}"', help=nearest(axis, mesh))
+    by_axis = {axis: given[axis] for axis in mesh if axis in given}
     split: dict[int, tuple[str, ...]] = {}
     for axis, placement in by_axis.items():
         if isinstance(placement, Shard):

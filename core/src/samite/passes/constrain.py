@@ -11,7 +11,7 @@ from samite.ir.build import rewrite
 from samite.ir.graph import Argument
 from samite.ir.module import Module
 from samite.layout import Layout, from_placements
-from samite.placement import as_placement
+from samite.placement import as_placements
 
 __all__ = ["Constrain", "Placements"]
 
@@ -46,7 +46,7 @@ class Constrain:
         wanted: dict[str, Any] = {}
         for pattern, placements in self.placements.items():
             if _matches(argument.name, pattern):
-                wanted |= {axis: as_placement(p) for axis, p in placements.items()}
+                wanted |= as_placements(placements)
         if not wanted:
             held = self.layouts.get(argument.name)
             return argument._replace(layout=str(held)) if held is not None else argument

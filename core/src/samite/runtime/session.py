@@ -21,6 +21,10 @@ from samite.plugins import engine
 __all__ = ["Recorder", "Session", "session_of"]
 
 
+_LARGER = {"local": ", or raise max_workers in the configuration", "inprocess": ', or take engine="local"'}
+"""What else helps where a mesh is too large for an engine."""
+
+
 class Recorder(Protocol):
     """Who records ops of a session, to send several as one program."""
 
@@ -72,7 +76,7 @@ class Session:
                 raise MeshError(
                     f"a mesh of {self.mesh.size} ranks ({self.mesh}), the {self.mesh.engine} engine runs "
                     f"{made.max_ranks} at most",
-                    help="make an axis smaller, or raise max_workers in the configuration",
+                    help="make an axis smaller" + _LARGER.get(self.mesh.engine, ""),
                 )
             self._workers = made.start(self.mesh, dict(self.mesh.options))
             self.generation += 1
