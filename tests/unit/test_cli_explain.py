@@ -164,16 +164,19 @@ def test_an_unknown_pass(script: Path) -> None:
 
 
 def test_a_function_that_is_never_called(script: Path) -> None:
-    script.write_text("import sys\ndef step(): pass\nprint('done')\nsys.exit(3)\n")
+    script.write_text("import sys\ndef step(): pass\nkept = step\nprint('done')\nsys.exit(3)\n")
     done = explain("train.py:step")
     assert done.exit_code == 1
     assert 'ConfigError: the script ended without a call of "step"   (train.py)' in done.stderr
     assert "compiled and called: none" in done.stderr
 
 
-def test_a_function_that_is_not_compiled(script: Path) -> None:
-    script.write_text("def step(): pass\nstep()\n")
+@pytest.mark.parametrize("text", ["kept = step", "step()"])
+def test_a_function_that_is_not_compiled(text: str, script: Path) -> None:
+    """It is said before the script runs, if it is certain."""
+    script.write_text(f"def step(): pass\nprint('the script ran')\n{text}\n")
     done = explain("train.py:step")
+    assert ("the script ran" in done.stderr) == (text != "step()")
     assert done.exit_code == 1
     assert 'ConfigError: "step" is not compiled   (train.py)\n  help: decorate it' in done.stderr
 
@@ -186,7 +189,7 @@ def test_a_file_that_is_not_python(script: Path) -> None:
 
 
 def test_an_error_of_the_script_is_shown_as_python_would(script: Path) -> None:
-    script.write_text("def step(): return [][1]\nstep()\n")
+    script.write_text("def step(): return [][1]\n(lambda f: f())(step)\n")
     done = explain("train.py:step")
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1] == "IndexError: list index out of range"
@@ -205,7 +208,8 @@ def test_an_error_of_the_compiler_names_the_users_line(script: Path) -> None:
 
 def test_the_console_script(script: Path) -> None:
     samite = Path(sys.executable).with_name("samite")
-    command = [str(samite), "explain", "train.py:train_step"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("train_step on cpu dp=2 tp=512")
+    for program in ([str(samite)], [sys.executable, "-m", "samite"]):
+        command = [*program, "explain", "train.py:train_step"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("train_step on cpu dp=2 tp=512")

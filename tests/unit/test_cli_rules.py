@@ -102,3 +102,10 @@ def test_what_names_no_rule(command: tuple[str, ...]) -> None:
     assert done.exit_code == 1
     assert "names no rule" in done.stderr
     assert "_softmax" in done.stderr
+
+
+@pytest.mark.parametrize("op", ["addmm", "aten.addmm", "aten.addmm.default", "torch.ops.aten.addmm.default"])
+def test_an_op_by_any_of_its_names(op: str) -> None:
+    code, text = run("show", op)
+    assert code == 0
+    assert text.startswith("aten.addmm\n")

@@ -32,9 +32,9 @@ def at_first_call(script: Path, function: str, arguments: Sequence[str], action:
 
     `function` is the name of what is compiled, or of a global variable of the script that holds it. The script runs as
     `python script arguments...` would, with its output on stderr. Raises ConfigError if the script does not mention
-    the function or ends without calling it, and whatever `action` or the script raises.
+    the function, does not compile it, or ends without calling it, and whatever `action` or the script raises.
     """
-    _require_mention(script, function)
+    _require_compiled(script, function)
     called: set[str] = set()
     ordinary = Compiled.__call__
 
@@ -59,10 +59,12 @@ def at_first_call(script: Path, function: str, arguments: Sequence[str], action:
         except SystemExit:
             names = {}
     if callable(names.get(function)) and not isinstance(names[function], Compiled):
-        what, help = f'"{function}" is not compiled', "decorate it: @samite.compile(mesh=mesh)"
-    else:
-        what, help = f'the script ended without a call of "{function}"', f"compiled and called: {_listed(called)}"
-    raise ConfigError(what, where=str(script), help=help)
+        raise _not_compiled(script, function)
+    raise ConfigError(
+        f'the script ended without a call of "{function}"',
+        where=str(script),
+        help=f"compiled and called: {_listed(called)}",
+    )
 
 
 @contextmanager
@@ -75,8 +77,8 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def _require_mention(script: Path, function: str) -> None:
-    """Tell a misspelled name before the script is run to its end for it."""
+def _require_compiled(script: Path, function: str) -> None:
+    """Tell a misspelled name, and a function that nothing compiles, before the script is run to its end for it."""
     try:
         tree = ast.parse(script.read_bytes(), filename=str(script))
     except SyntaxError as error:
@@ -90,9 +92,35 @@ def _require_mention(script: Path, function: str) -> None:
                 names.add(asname or name)
             case _:
                 pass
+    definitions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     if function not in names:
-        functions = sorted(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-        raise ConfigError(f'there is no "{function}"', where=str(script), help=nearest(function, functions))
+        known = sorted(node.name for node in definitions)
+        raise ConfigError(f'there is no "{function}"', where=str(script), help=nearest(function, known))
+    defined = [node for node in definitions if node.name == function]
+    if defined and not any(node.decorator_list for node in defined) and _is_only_called(tree, function):
+        raise _not_compiled(script, function)
+
+
+def _is_only_called(tree: ast.AST, function: str) -> bool:
+    """Whether a function is handed to nobody: then nobody compiles it."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(name, ast.Load()) if name == function and id(node) not in called:
+                return False
+            case ast.Constant(value) if value == function:  # by name, perhaps
+                return False
+            case ast.Attribute(attr=name) if name == function:
+                return False
+            case _:
+                pass
+    return True
+
+
+def _not_compiled(script: Path, function: str) -> ConfigError:
+    return ConfigError(
+        f'"{function}" is not compiled', where=str(script), help="decorate it: @samite.compile(mesh=mesh)"
+    )
 
 
 def _listed(names: set[str]) -> str:

@@ -68,7 +68,10 @@ def show(op: str) -> None:
 
 
 def _full_name(op: str) -> str:
-    return op if op in rules() else f"aten.{op}"
+    """The name of an op's rule: "mm", "aten.mm" and "torch.ops.aten.mm.default" are one op."""
+    short = op.removeprefix("torch.ops.").removesuffix(".default")
+    names = [name for name in (op, short, f"aten.{short}") if name in rules()]
+    return names[0] if names else short
 
 
 def _named(pattern: str) -> list[str]:

@@ -22,6 +22,9 @@ from samite.passes.traffic import itemsize
 __all__ = ["BucketCollectives"]
 
 
+_PHASES = ("", "forward", "backward", "update")
+
+
 @dataclass(slots=True)
 class _Bucket:
     nodes: list[Node] = field(default_factory=list["Node"])
@@ -97,7 +100,9 @@ class _Bucketer:
     def _together(self, nodes: list[Node]) -> list[Value]:
         """Flattened, joined, reduced, and cut apart again."""
         build, last = self.build, nodes[-1]
-        location = joint_location([node.location for node in nodes])
+        # A loss goes with the gradients: then it is theirs that the bucket waits for.
+        phases = sorted(nodes, key=lambda node: _PHASES.index(node.source.phase))
+        location = joint_location([node.location for node in phases])
         sizes = [prod(n.op.operands[0].shape) for n in nodes]
         dtype = last.op.operands[0].dtype
         flat = [

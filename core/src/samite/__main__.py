@@ -1,0 +1,7 @@
+"""`python -m samite`: the command line."""
+
+from __future__ import annotations
+
+from samite.cli import main
+
+main()
