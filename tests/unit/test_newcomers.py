@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 import samite
 from samite import Shard
@@ -46,6 +47,40 @@ def test_a_recurrent_layer_trains() -> None:
             compiled(model, optimizers[0], x).clone(), step(plain, optimizers[1], x).detach(), rtol=1e-5, atol=1e-6
         )
     assert len(compiled.compilations) <= 2
+
+
+def _pruned(layer: nn.Module) -> nn.Module:
+    prune.l1_unstructured(layer, "weight", amount=0.5)
+    return layer
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        nn.utils.weight_norm,
+        lambda layer: nn.utils.weight_norm(layer, dim=None),
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.spectral_norm,
+        nn.utils.parametrizations.spectral_norm,
+        _pruned,
+    ],
+)
+def test_weights_that_are_computed_of_parameters(wrapped: Callable[[nn.Module], nn.Module]) -> None:
+    def make() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(wrapped(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 4))
+
+    models = make(), make()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in models]
+    x, y = torch.randn(6, 6), torch.randint(4, (6,))
+    compiled = samite.compile(train, mesh=MESH, placements={"x": {"dp": Shard(0)}})
+    for turn in range(4):
+        if turn == 2:  # the weight is of a graph again
+            torch.testing.assert_close(models[0](x).detach().clone(), models[1](x).detach())
+        torch.testing.assert_close(
+            compiled(models[0], optimizers[0], x, y).clone(), train(models[1], optimizers[1], x, y).detach()
+        )
 
 
 @pytest.mark.parametrize(

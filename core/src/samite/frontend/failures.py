@@ -14,7 +14,7 @@ from torch import Tensor
 from samite.errors import InputError
 from samite.frontend.source import user_line
 
-__all__ = ["blamed", "quiet", "told"]
+__all__ = ["Blamed", "quiet", "told"]
 
 _CALL = "_samite_call"
 """The attribute of an error that has the call."""
@@ -28,7 +28,7 @@ class _Call(NamedTuple):
     line: str
 
 
-class blamed:
+class Blamed:
     """A call of one of torch's functions, which an error within is to name."""
 
     __slots__ = ("_args", "_func", "_kwargs")

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from samite.errors import CaptureError
 from samite.frontend.control_flow import ControlFlow
-from samite.frontend.failures import blamed
+from samite.frontend.failures import Blamed
 from samite.frontend.random_arguments import Handler
 from samite.frontend.source import user_line
 from samite.frontend.watching import unwatched
@@ -53,7 +53,7 @@ class FunctionMode(TorchFunctionMode):
             return self._backward(*args, **kwargs)
         if handler is None and not isinstance(func, _COMPILED):
             return func(*args, **kwargs)
-        with blamed(func, args, kwargs):
+        with Blamed(func, args, kwargs):
             return unwatched(func)(*args, **kwargs) if handler is None else unwatched(handler)(func, args, kwargs)
 
     def _backward(self, tensor: Tensor, gradient: Tensor | None = None, *options: Any, **named: Any) -> None:
@@ -173,7 +173,8 @@ def _is_torchs_check() -> bool:
 def _is_torchs_message() -> bool:
     """Whether a function of torch is writing what is wrong with a tensor."""
     frame, torchs = sys._getframe(), os.path.dirname(torch.__file__)
-    between = (__file__, Tensor.__format__.__code__.co_filename, torch.overrides.__file__)
+    between = [code.co_filename for code in (Tensor.__format__.__code__, unwatched.__code__)]
+    between += [__file__, torch.overrides.__file__]
     while frame is not None and frame.f_code.co_filename in between:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(torchs)

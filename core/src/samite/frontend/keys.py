@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 __all__ = [
     "CACHES", "HOOKS", "MODULE", "STEP_HOOKS", "Identity", "Key", "ambient", "freeze", "freeze_argument",
-    "has_attributes", "is_constant", "own_attributes",
+    "has_attributes", "is_constant", "own_attributes", "recomputed",
 ]  # fmt: skip
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
@@ -92,6 +92,13 @@ def freeze(value: Any) -> Hashable:
     if isinstance(value, Sequence):
         return (kind, tuple(freeze(v) for v in value))
     return Identity(value)
+
+
+def recomputed(module: nn.Module) -> frozenset[str]:
+    """Attributes that torch's hooks compute of parameters before each forward: weight_norm, spectral_norm, pruning."""
+    hooks = [h for h in module._forward_pre_hooks.values() if type(h).__module__.startswith("torch.nn.utils.")]
+    names = (getattr(hook, "name", None) or getattr(hook, "_tensor_name", None) for hook in hooks)
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 _OPAQUE = (LRScheduler, torch.Generator, nn.Module, Optimizer, Tensor, ModuleType, type)

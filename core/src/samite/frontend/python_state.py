@@ -15,7 +15,7 @@ from unittest import mock
 from torch import nn
 
 from samite.errors import CaptureError
-from samite.frontend.keys import CACHES
+from samite.frontend.keys import CACHES, recomputed
 from samite.frontend.source import user_line
 
 __all__ = ["PythonState", "same_content", "same_number"]
@@ -107,7 +107,8 @@ class PythonState:
                 before.clear()
                 before.extend(content) if isinstance(before, list) else before.update(content)
                 changed = True
-        return changed and key not in CACHES
+        own = isinstance(saved.owner, nn.Module) and key in recomputed(saved.owner)
+        return changed and key not in CACHES and not own
 
 
 _MISSING = object()

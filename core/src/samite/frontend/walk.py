@@ -13,7 +13,7 @@ from samite.errors import CaptureError
 from samite.frontend.calls import Call
 from samite.frontend.endings import is_ending
 from samite.frontend.hyperparameters import NUMBERS, RATE, number_names, rate_dtype
-from samite.frontend.keys import has_attributes
+from samite.frontend.keys import has_attributes, recomputed
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, NumbersSlot, RateSlot, Role, TensorSlot
 from samite.frontend.state import StateTree
 
@@ -83,6 +83,10 @@ class _Walker:
             self.seen.add(id(inner))
             name = _join(root, path)
             self.tree.modules.append((name, inner))
+            made = recomputed(inner)
+            for key in made & vars(inner).keys():
+                if isinstance(vars(inner)[key], Tensor):  # part of a graph, which would hold the parameters
+                    vars(inner)[key] = vars(inner)[key].detach()
             tables: tuple[tuple[Role, dict[str, Any]], ...] = (
                 ("parameter", inner._parameters),
                 ("buffer", inner._buffers),
@@ -90,7 +94,7 @@ class _Walker:
             )
             for role, table in tables:
                 for key, held in table.items():
-                    if isinstance(held, Tensor):
+                    if isinstance(held, Tensor) and key not in made:
                         _refuse(_join(name, key), held)
                         self.hold(_join(name, key), role, TensorSlot(table, key, inner), root)
 
