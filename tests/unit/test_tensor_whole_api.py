@@ -65,6 +65,7 @@ def lists(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
 
 def powers(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     z = x * 1
+    z[0].copy_(1)  # type: ignore[arg-type]
     z.pow_(2)
     z **= 1.5
     whole = (y.detach() * 9).int()
@@ -243,6 +244,23 @@ def test_python_functions_of_elements_are_refused(name: str) -> None:
 
     with pytest.raises(SamiteError, match=f"{name}\\(\\) of a tensor that lies on a mesh"):
         on_ranks(mesh, act)
+
+
+def test_numbers_without_a_counter_are_those_of_torch(driven: Mesh) -> None:
+    rates = torch.full((6, 8), 3.0)
+    for draw in (torch.poisson, lambda x: x.clone().random_(7), lambda x: torch.binomial(x, x / 6)):
+        torch.manual_seed(4)
+        expected = draw(rates)
+        torch.manual_seed(4)
+        torch.testing.assert_close(whole(draw(samite.tensor(rates, driven, SPLIT))), expected)
+
+
+def test_kinds_of_tensors_that_have_no_layout_are_refused(driven: Mesh) -> None:
+    x = samite.tensor(X, driven, SPLIT)
+    with pytest.raises(InputError, match="without data"):
+        torch.nested.nested_tensor([x, x])
+    with pytest.raises(SamiteError, match="sparse"):
+        x.to_sparse()
 
 
 def test_random_tensors_like_another() -> None:

@@ -49,11 +49,12 @@ def drawn(func: Any) -> Drawn | None:
     """The form with a seed of an op that draws random numbers; None if it has none, or draws nothing."""
     if not is_random(func):
         return None
+    from samite.frontend.random_arguments import refuse
     from samite.frontend.random_ops import RandomOps
 
     name: str = func._schema.name.removeprefix("aten::")
     function: Any = getattr(torch.Tensor if name.endswith("_") else torch, name, None)
-    return Drawn(func) if function in RandomOps(torch.tensor(0)).handlers else None
+    return Drawn(func) if RandomOps(torch.tensor(0)).handlers.get(function) not in (None, refuse) else None
 
 
 @cache

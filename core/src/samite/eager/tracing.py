@@ -63,6 +63,7 @@ def trace_call(call: Call, mesh: Mesh) -> Traced:
         DataDependentOutputException,
         DynamicOutputShapeException,
         FakeTensorMode,
+        UnsupportedOperatorException,
     )
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -97,6 +98,10 @@ def trace_call(call: Call, mesh: Mesh) -> Traced:
             raise InputError(
                 f"{call.func}: what it gives depends on data, so no layout can be told beforehand",
                 help="call it on the whole value: x.full_tensor()",
+            ) from error
+        except UnsupportedOperatorException as error:
+            raise InputError(
+                f"{call.func}: torch cannot tell what it gives without data", help="call it on x.full_tensor()"
             ) from error
         tidy(graph)
         names = [(f"a{i}", "") for i in range(len(call.leaves))]
