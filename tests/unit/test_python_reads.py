@@ -138,6 +138,7 @@ READS: dict[str, tuple[Callable[[Tensor], Tensor], Change]] = {
     "argument of a helper": (lambda x: scaled(SPACE.inner, x), grown(SPACE.inner)),
     "the helper": (lambda x: scaled(SPACE.inner, x), rebind("scaled", lambda: lambda c, x, f=scaled: f(c, x) + 1)),
     "objects in a list": (lambda x: x * sum(config.w for config in SEVERAL), grown(SEVERAL[1])),
+    "objects in a comprehension": (lambda x: x * [config.w for config in SEVERAL][1], grown(SEVERAL[1])),
     "objects in a loop": (in_a_loop, grown(SEVERAL[0])),
     "method": (TRAINER.step, grown(TRAINER.config)),
     "method, by a local name": (TRAINER.step, grown(TRAINER.table["inner"])),
@@ -331,6 +332,16 @@ def test_what_backward_reads() -> None:
     for w in (2.0, 5.0):
         CONFIG.w = w
         assert torch.equal(compiled(X).clone(), torch.full((4,), w))
+
+
+def test_what_has_no_file() -> None:
+    """Functions that are typed in, or made by exec."""
+    names: dict[str, Any] = {"w": 2.0, "config": Config()}
+    exec("def inner(x): return x * config.w\ndef function(x): return inner(x) * w", names)
+    compiled = samite.compile(names["function"], mesh=MESH)
+    for w, inner in ((2.0, 2.0), (3.0, 2.0), (3.0, 4.0)):
+        names["w"], names["config"].w = w, inner
+        assert torch.equal(compiled(X).clone(), X * inner * w)
 
 
 def test_a_debugger_goes_on() -> None:

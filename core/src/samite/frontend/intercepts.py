@@ -20,7 +20,7 @@ from samite.frontend.control_flow import ControlFlow
 from samite.frontend.failures import Blamed
 from samite.frontend.random_arguments import Handler
 from samite.frontend.source import user_line
-from samite.frontend.watching import unwatched
+from samite.frontend.watching import aside
 
 __all__ = ["FunctionMode", "data_reads", "leaf_functions", "scalar_arguments"]
 
@@ -54,7 +54,7 @@ class FunctionMode(TorchFunctionMode):
         if handler is None and not isinstance(func, _COMPILED):
             return func(*args, **kwargs)
         with Blamed(func, args, kwargs):
-            return unwatched(func)(*args, **kwargs) if handler is None else unwatched(handler)(func, args, kwargs)
+            return aside(func, *args, **kwargs) if handler is None else aside(handler, func, args, kwargs)
 
     def _backward(self, tensor: Tensor, gradient: Tensor | None = None, *options: Any, **named: Any) -> None:
         """A mode is off while it handles a function, but a checkpoint's forward runs again within the backward."""
@@ -173,7 +173,7 @@ def _is_torchs_check() -> bool:
 def _is_torchs_message() -> bool:
     """Whether a function of torch is writing what is wrong with a tensor."""
     frame, torchs = sys._getframe(), os.path.dirname(torch.__file__)
-    between = [code.co_filename for code in (Tensor.__format__.__code__, unwatched.__code__)]
+    between = [code.co_filename for code in (Tensor.__format__.__code__, aside.__code__)]
     between += [__file__, torch.overrides.__file__]
     while frame is not None and frame.f_code.co_filename in between:
         frame = frame.f_back

@@ -99,6 +99,8 @@ class Watch:
     def _enter(self, frame: FrameType) -> Callable[[FrameType], None] | None:
         code = frame.f_code
         label, library = self._label(code.co_filename)
+        if not label and code.co_filename.startswith("<") and code in self._functions:
+            label = code.co_filename  # typed in, or made by exec
         found = chains(code) if label and code.co_flags & _FUNCTION else None
         if not found:
             return None

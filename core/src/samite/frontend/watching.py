@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 
-__all__ = ["lines_watched", "unwatched"]
+__all__ = ["aside", "lines_watched", "unwatched"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,20 +42,25 @@ def lines_watched(enter: Enter) -> Iterator[None]:
                 sys.settrace(outer)
 
 
+def aside(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function that runs no code of the user's, or next to none."""
+    tracer = sys.gettrace()
+    if tracer is None:
+        return function(*args, **kwargs)
+    _paused.append(tracer)
+    sys.settrace(None)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        sys.settrace(_paused.pop())
+
+
 def unwatched(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that runs no code of the user's, or next to none."""
+    """The function that calls `function` `aside`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        tracer = sys.gettrace()
-        if tracer is None:
-            return function(*args, **kwargs)
-        _paused.append(tracer)
-        sys.settrace(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            sys.settrace(_paused.pop())
+        return aside(function, *args, **kwargs)
 
     return run
 
