@@ -55,6 +55,11 @@ def test_from_dict() -> None:
         ({"links": {"tp": {"bandwidth": "4 GB/s"}}}, "is '4 GB/s'"),
         ({"default": {"latency": -1}}, r"latency \(seconds\) is -1"),
         ({"default": {"latency": float("nan")}}, "is nan"),
+        ({"default": {"times": [[1, 1e-6], [1, 2e-6]]}}, "do not grow"),
+        ({"default": {"times": [[1, 1e-6], [2, 1e-7]]}}, "do not grow"),
+        ({"default": {"times": [[0, 1e-6]]}}, "bytes of a link's time is 0"),
+        ({"default": {"times": [1, 2]}}, "default.times is"),
+        ({"device": {"latency": -1}}, r"device's latency \(seconds\) is -1"),
         ({"device": {"memory": -1}}, r"memory \(bytes\) is -1"),
         ({"device": {"flops": {}}}, "no flops"),
         ({"device": {"flops": {"float32": 0}}}, "flops in float32 is 0"),
@@ -70,6 +75,23 @@ def test_names_the_nearest_key() -> None:
     with pytest.raises(ConfigError) as error:
         Topology.from_dict({"links": {"tp": {"bandwith": 1}}})
     assert 'did you mean "bandwidth"' in error.value.help
+
+
+MEASURED = Link(bandwidth=1e9, latency=1e-5, times=((1e3, 2e-5), (1e6, 1e-3)))
+
+
+def test_between_measured_sizes_times_lie_on_lines() -> None:
+    assert MEASURED.seconds(0) == pytest.approx(1e-5)
+    assert MEASURED.seconds(500) == pytest.approx(1.5e-5)
+    assert MEASURED.seconds(1e3) == pytest.approx(2e-5)
+    assert MEASURED.seconds(1e6) == pytest.approx(1e-3)
+    assert MEASURED.seconds(2e6) == pytest.approx(2e-3), "beyond them at the bandwidth"
+    assert Topology(default=MEASURED).cost(1e3, "dp", messages=3) == pytest.approx(4e-5)
+
+
+def test_dicts_come_back() -> None:
+    topology = Topology(DeviceSpec("gpu", 7), (("tp", MEASURED),), LINK)
+    assert Topology.from_dict(topology.to_dict()) == topology
 
 
 @given(st.floats(0, 1e12), st.floats(0, 1e12), st.integers(0, 100))

@@ -56,6 +56,13 @@ class Settings(BaseSettings):
     """Let collectives run beside the ops that do not need their results; gradients go in several buckets then, see
     `bucket_bytes`. It wins where the communication does not need the processors that compute."""
 
+    topology: str = ""
+    """A TOML or JSON file with the topology that automatic placement reckons with, or "measure"; empty takes usual
+    numbers."""
+
+    memory_per_rank: ByteSize = Field(default=ByteSize(0), ge=0)
+    """The memory that automatic placement may use on each rank, like "16GiB"; 0 is no limit."""
+
     max_workers: int = Field(default=16, ge=1)
     """The most worker processes that a mesh may start on this machine."""
 

@@ -14,6 +14,7 @@ from samite.api.mesh import mesh as make_mesh
 from samite.api.program import Built, build
 from samite.api.programs import Compilation, Programs
 from samite.api.step import Step
+from samite.api.topology import configured_topology
 from samite.errors import InputError, PlacementError, SamiteError
 from samite.frontend import Capture, StateTree, Trees, capture
 from samite.frontend.constraining import capturing
@@ -22,13 +23,16 @@ from samite.mesh import Mesh
 from samite.passes.constrain import Placements
 from samite.runtime.session import session_of
 from samite.tensor import Tensor
-from samite.tensor.styles import expanded
+from samite.tensor.styles import Styled, expanded
 
 __all__ = ["Compiled", "compile"]
 
 log = logging.getLogger("samite")
 
 Function = Callable[..., Any]
+
+AUTO, EVERYTHING = "auto", "*"
+"""Beside placements, {"*": "auto"} has the rest chosen by cost."""
 
 MANY = 8
 """Programs of one function from which on another is worth a warning: every call may be compiling."""
@@ -44,6 +48,7 @@ class Compiled:
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.fn, self.mesh, self.placements, self.mode = fn, mesh, placements, mode
         self.dynamic = dynamic
+        self.measured = mesh  # whose topology placements are for
         self._trees = Trees(fn)
         self._programs: dict[Hashable, Programs] = {}
         self._made: list[Compilation] = []
@@ -75,7 +80,7 @@ class Compiled:
         """Capture a call and run the passes; nothing is executed. `keep_text` names passes whose module to keep."""
         tree = StateTree.from_call(self.fn, args, kwargs)
         captured = capture(self.fn, tree=tree)
-        return captured, self._build(tree, captured, keep_text)
+        return captured, self._build(tree, captured, keep_text, compare=True)
 
     def _compile(self, tree: StateTree, key: Hashable) -> Step:
         programs = self._programs.get(key)
@@ -89,8 +94,6 @@ class Compiled:
             )
         elif self._made and programs is None:
             log.info("%s: compiling again, the call has another structure", self.name)
-        elif not self._made and not self.placements and self.mesh.size > 1:
-            log.warning("%s: no placements are given, so each rank of %s computes everything", self.name, self.mesh)
         check_arguments(tree, self.mesh)
         programs = programs or Programs(self.name, self.dynamic, self._step, self._made)
         try:
@@ -112,21 +115,32 @@ class Compiled:
     def _step(self, tree: StateTree, captured: Capture) -> Step:
         return Step(captured, self._build(tree, captured, ()), session_of(self.mesh), self._mode())
 
-    def _build(self, tree: StateTree, captured: Capture, keep_text: tuple[str, ...]) -> Built:
+    def _build(self, tree: StateTree, captured: Capture, keep_text: tuple[str, ...], *, compare: bool = False) -> Built:
         from samite.config import Settings
 
         settings = Settings()
-        return build(
+        rest: Any = self.placements.get(EVERYTHING, {} if self.placements else AUTO)
+        placements = {name: each for name, each in self.placements.items() if name != EVERYTHING or rest != AUTO}
+        built = build(
             captured,
             self.mesh,
-            _untied(expanded(self.placements, tree.modules, self.mesh)[0], tree),
+            _untied(expanded(placements, tree.modules, self.mesh)[0], tree),
             name=self.name,
             bucket_bytes=int(settings.bucket_bytes),
             layouts=_current_layouts(tree, self.mesh),
             keep_text=keep_text,
             check=settings.debug_checks,
             overlap=settings.overlap,
+            topology=configured_topology(self.measured) if rest == AUTO and self.mesh.size > 1 else None,
+            memory=int(settings.memory_per_rank),
+            compare=compare,
         )
+        for how in (note for record in built.records if record.name == "place" for note in record.notes[:1]):
+            if how.startswith("not split") and not self._made:
+                log.warning("%s: each rank of %s computes everything: %s", self.name, self.mesh, how)
+            else:
+                log.info("%s: placed by cost on %s: %s", self.name, self.mesh, how)
+        return built
 
     def _mode(self) -> str:
         from samite.config import Settings
@@ -188,7 +202,7 @@ def compile(
     /,
     *,
     mesh: Mesh | None = None,
-    placements: Placements | Literal["auto"] = "auto",
+    placements: Styled | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
     dynamic: bool | None = None,
 ) -> Compiled: ...
@@ -196,7 +210,7 @@ def compile(
 def compile(
     *,
     mesh: Mesh | None = None,
-    placements: Placements | Literal["auto"] = "auto",
+    placements: Styled | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
     dynamic: bool | None = None,
 ) -> Callable[[Function], Compiled]: ...
@@ -205,7 +219,7 @@ def compile(
     /,
     *,
     mesh: Mesh | None = None,
-    placements: Placements | Literal["auto"] = "auto",
+    placements: Styled | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
     dynamic: bool | None = None,
 ) -> Compiled | Callable[[Function], Compiled]:
@@ -214,7 +228,8 @@ def compile(
     `mesh` is where it runs, by default one device. `placements` says how arguments are laid out, by name or pattern:
     {"tokens": {"dp": Shard(0)}, "model.blocks.*.up.weight": {"tp": Shard(0)}}, or, of modules, by torch's parallel
     styles: {"model.blocks.*.up": ColwiseParallel()}. What it leaves open, and everything between, follows by least
-    communication. `mode` is how the backend executes, by default as configured.
+    communication; with {"*": "auto"} beside it, and by default, it is chosen by cost: time, and memory if
+    `memory_per_rank` limits it. `mode` is how the backend executes, by default as configured.
 
     The first call of each structure (dtypes, non-tensor arguments, optimizer state that is there) compiles, and so does
     the first call with other sizes of inputs. `dynamic` says how: None captures the function once more, with symbols

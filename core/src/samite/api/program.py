@@ -11,7 +11,8 @@ from samite.hal.program import Argument, Program, Result
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.base import PassRecord
-from samite.passes.constrain import Placements
+from samite.passes.constrain import Placements, matches
+from samite.topology import Topology
 
 if TYPE_CHECKING:
     from samite.ir.module import Module
@@ -38,17 +39,23 @@ def build(
     keep_text: Sequence[str] = (),
     check: bool = False,
     overlap: bool = False,
+    topology: Topology | None = None,
+    memory: int = 0,
+    compare: bool = False,
 ) -> Built:
     """Raises PlacementError, RuleMissing, LayoutError, VerifyError, each with the user's line where an op is to blame,
     and UnsupportedOp for an op that the mesh's backend declines.
 
     `layouts` are those that arguments have already; the user's placements are stronger. With `check` the module is
-    verified after every pass, with `overlap` communication runs beside computation.
+    verified after every pass, with `overlap` communication runs beside computation. With a `topology` layouts that
+    no placement fixes are chosen by what they cost there, so that a rank holds no more than `memory` bytes (0: any
+    number); with `compare` more ways are priced, to be told of.
     """
     from samite.api.extensions import load_rules, with_passes
     from samite.api.support import check_support
     from samite.ir.importer import import_graph
     from samite.passes.pipeline import collector_paused, default_passes, run_passes
+    from samite.passes.placement import Automatic
 
     load_rules(mesh.backends)
     with collector_paused():
@@ -58,7 +65,13 @@ def build(
             aliases=[r.argument for r in capture.results],
             mesh=mesh,
         )
-        passes = with_passes(default_passes(placements, layouts or {}, bucket_bytes, overlap=overlap))
+        automatic = None
+        if topology is not None:
+            inputs = frozenset(a.name for a in capture.arguments if a.kind == "input")
+            held = frozenset(name for name in layouts or () if not any(matches(name, each) for each in placements))
+            automatic = Automatic(topology, inputs, memory, compare, held)
+        defaults = default_passes(placements, layouts or {}, bucket_bytes, overlap=overlap, automatic=automatic)
+        passes = with_passes(defaults)
         module, records = run_passes(module, passes, keep_text, check=check)
         if mesh.engine != "lockstep":  # which interprets, whatever the backend
             check_support(module.graph, mesh)

@@ -46,6 +46,7 @@ def lower(
     plugins.hooks(mesh.backends)  # whoever lacks one is told so before there is an engine that nobody installed
     with _rehearsing():
         rehearsed = Compiled(compiled.fn, replace(mesh, engine=_NAME), compiled.placements, compiled.mode)
+        rehearsed.measured = mesh
         if not first:
             rehearsed(*args, **kwargs)
         _, built = rehearsed.lower(*args, keep_text=keep_text, **kwargs)

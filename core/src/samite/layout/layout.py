@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 from samite.errors import LayoutError, nearest
@@ -37,6 +37,18 @@ class Layout:
         if len(set(used)) != len(used):
             twice = next(axis for axis in used if used.count(axis) > 1)
             raise LayoutError(f'axis "{twice}" is used twice in {self}', help="an axis splits or reduces once a value")
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dims, self.kind, self.owed))
+
+    def __hash__(
+        self,
+    ) -> int:  # layouts are the keys of all caches of plans and costs: one walk over the factors is enough
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Layout], tuple[tuple[Dim, ...], str, frozenset[str]]]:
+        return Layout, (self.dims, self.kind, self.owed)  # the hash of a text differs from process to process
 
     @classmethod
     def replicated(cls, shape: Iterable[int]) -> Layout:

@@ -13,7 +13,7 @@ from samite.ir.module import Module
 from samite.layout import Layout, from_placements
 from samite.placement import as_placements
 
-__all__ = ["Constrain", "Placements"]
+__all__ = ["Constrain", "Placements", "matches"]
 
 Placements = Mapping[str, Mapping[str, Any]]
 """Name or pattern of arguments ("model.blocks.*.up.weight") -> axis -> placement."""
@@ -39,13 +39,13 @@ class Constrain:
     def _refuse_unknown(self, arguments: tuple[Argument, ...]) -> None:
         names = [a.name for a in arguments]
         for pattern in self.placements:
-            if not any(_matches(name, pattern) for name in names):
+            if not any(matches(name, pattern) for name in names):
                 raise PlacementError(f'placement "{pattern}" names no argument', help=nearest(pattern, names))
 
     def _constrained(self, argument: Argument, mesh: Mapping[str, int]) -> Argument:
         wanted: dict[str, Any] = {}
         for pattern, placements in self.placements.items():
-            if _matches(argument.name, pattern):
+            if matches(argument.name, pattern):
                 wanted |= as_placements(placements)
         if not wanted:
             held = self.layouts.get(argument.name)
@@ -58,5 +58,6 @@ class Constrain:
         return argument._replace(layout=str(layout))
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
+    """Whether a placement's name or pattern means an argument of this name."""
     return name == pattern or fnmatchcase(name, pattern)

@@ -1,6 +1,7 @@
 """fuse_collectives: fewer and smaller collectives with the same result.
 
-- equal collectives of one value become one;
+- equal collectives of one value become one, but for gathers of several phases: what `place` gathers anew for the
+  backward pass is not to be kept since the forward pass;
 - all_reduces over several axes in a row become one over all of them;
 - an all_reduce that only a shard over the same axes uses becomes a reduce_scatter;
 - a shard of what was just gathered, same axes and dim, is the value before it.
@@ -50,8 +51,13 @@ def _sweep(graph: Graph, visit: Callable[[Node], Node | int]) -> Graph:
 
 def _unified(graph: Graph) -> Graph:
     """With equal ops on equal values once. This comes first: what follows asks whether an op is a value's only user."""
-    known: dict[tuple[Op, tuple[int, ...]], int] = {}
-    return _sweep(graph, lambda node: known.setdefault((node.op, node.operands), node.results[0]))
+    known: dict[tuple[Op, tuple[int, ...], str], int] = {}
+
+    def first(node: Node) -> int:
+        phase = node.source.phase if node.op.name == "dist.all_gather" else ""
+        return known.setdefault((node.op, node.operands, phase), node.results[0])
+
+    return _sweep(graph, first)
 
 
 class _Fuser:

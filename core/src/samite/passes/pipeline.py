@@ -20,6 +20,7 @@ from samite.passes.normalise import Normalise
 from samite.passes.overlap_communication import OverlapCommunication
 from samite.passes.partition import Partition
 from samite.passes.place import Place
+from samite.passes.placement import Automatic
 from samite.passes.traffic import collectives
 from samite.passes.verify import Verify
 
@@ -27,15 +28,20 @@ __all__ = ["collector_paused", "default_passes", "run_passes"]
 
 
 def default_passes(
-    placements: Placements, layouts: Mapping[str, Layout], bucket_bytes: int, *, overlap: bool = False
+    placements: Placements,
+    layouts: Mapping[str, Layout],
+    bucket_bytes: int,
+    *,
+    overlap: bool = False,
+    automatic: Automatic | None = None,
 ) -> list[Pass]:
     """From an imported module to a local one. `layouts` are those that arguments have already; with `overlap`
-    communication runs beside computation where it can."""
+    communication runs beside computation where it can; with `automatic` layouts are chosen by cost."""
     return [
         Normalise(),
         HoistInvariants(),
         Constrain(placements, layouts),
-        Place(),
+        Place(automatic=automatic),
         Partition(),
         FuseCollectives(),
         BucketCollectives(bucket_bytes),
@@ -64,7 +70,8 @@ def run_passes(
             if check:
                 module.verify(after=step.name)
             text = module.text() if step.name in keep_text else ""
-            records.append(PassRecord(step.name, seconds, *_measure(module), text=text))
+            notes: tuple[str, ...] = getattr(step, "notes", ())
+            records.append(PassRecord(step.name, seconds, *_measure(module), notes, text))
     return module, records
 
 

@@ -3,6 +3,8 @@
 The user's layouts are constraints. The rest follows from them by rules, op by op, each op taking the plan that moves
 least. Arguments without a constraint then take the layout that their users ask for, if the whole program moves no more
 with it: so the second weight of an MLP is stored as the first one's split needs it.
+
+Where placement is automatic the user has none, and all layouts are chosen by what they cost on the topology.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from samite.ir.graph import Argument, Node, Op
 from samite.ir.module import Module
 from samite.ir.regions import changed_regions
 from samite.layout import Layout
-from samite.passes.placement import Placement, RegionPlan, best_placement
+from samite.passes.placement import Assignment, Automatic, Placement, RegionPlan, best_placement, decide
 from samite.passes.placement.walk import Choice
 from samite.rules.planning import OpPlan
 
@@ -26,20 +28,25 @@ __all__ = ["Place"]
 class Place:
     name = "place"
 
-    def __init__(self, results: Sequence[Layout | None] | None = None) -> None:
+    def __init__(self, results: Sequence[Layout | None] | None = None, automatic: Automatic | None = None) -> None:
         """With `results`, arguments keep exactly what they have, and results get these layouts; None lets one keep what
         its op gives, and owe what that leaves owed. Without it nothing that the function returns is owed, and new state
-        lies as the old."""
-        self.results = results
+        lies as the old. With `automatic` what is not given is chosen by cost."""
+        self.results, self.automatic = results, automatic
+        self.notes: tuple[str, ...] = ()
 
     def run(self, module: Module) -> Module:
         """Arguments with a layout keep it; all others get one."""
         graph = module.graph
-        best = best_placement(graph, module.mesh, [_given(a) for a in graph.arguments], self.results)
-        return _written(module, best)
+        given = [_given(a) for a in graph.arguments]
+        if self.automatic is None:
+            return _written(module, best_placement(graph, module.mesh, given, self.results))
+        decision = decide(graph, module.mesh, given, self.automatic)
+        self.notes = decision.in_words()
+        return _written(module, decision.chosen.placement)
 
 
-def _written(module: Module, placement: Placement) -> Module:
+def _written(module: Module, placement: Placement | Assignment) -> Module:
     layouts = zip(module.graph.arguments, placement.layouts, strict=False)
     arguments = [argument._replace(layout=str(layout)) for argument, layout in layouts]
     returns = [str(layout) for layout in placement.return_layouts()]
@@ -54,10 +61,10 @@ def _given(argument: Argument) -> Layout | None:
 class _Writer:
     """The placed module: ops with their results' layouts, and a reshard wherever a need differs from what is there."""
 
-    def __init__(self, placement: Placement, mesh: Any, build: Builder) -> None:
+    def __init__(self, placement: Placement | Assignment, mesh: Any, build: Builder) -> None:
         self.placement, self.mesh, self.build, self.graph = placement, mesh, build, placement.graph
         self.values: list[Value] = list(build.arguments)
-        self.moved: dict[tuple[int, Layout], Value] = {}
+        self.moved: dict[tuple[int, Layout, str], Value] = {}
 
     def run(self) -> list[Value]:
         for node, choice in zip(self.graph.nodes, self.placement.choices, strict=True):
@@ -67,7 +74,8 @@ class _Writer:
 
     def _op(self, node: Node, choice: Choice) -> None:
         at, made = node.location, choice.plan
-        operands = [self._as(o, need, at) for o, need in zip(node.operands, made.needs, strict=True)]
+        needed = zip(node.operands, made.needs, strict=True)
+        operands = [self._as(o, need, at, self.placement.copied_for(o, node)) for o, need in needed]
         layouts = [str(layout) for layout in made.results]
         results = list(self.build.op(self._with_regions(node, made), operands, node.op.results, at, layouts))
         for i, (layout, final) in enumerate(zip(made.results, choice.settled, strict=True)):
@@ -81,15 +89,15 @@ class _Writer:
         placed = iter(made.regions)
         return changed_regions(node.op, lambda region: _written(module_of(region, self.mesh), next(placed)).graph)
 
-    def _as(self, value: int, layout: Layout, location: Any) -> Value:
-        """A value laid out so; resharded once, whoever asks."""
+    def _as(self, value: int, layout: Layout, location: Any, copy: str = "") -> Value:
+        """A value laid out so; resharded once, whoever asks for this copy."""
         have = self.placement.layouts[value]
         if have == layout:
             return self.values[value]
-        if (value, layout) not in self.moved:
+        if (value, layout, copy) not in self.moved:
             type = self.graph.types[value]
-            self.moved[value, layout] = self._reshard(self.values[value], type, have, layout, location)
-        return self.moved[value, layout]
+            self.moved[value, layout, copy] = self._reshard(self.values[value], type, have, layout, location)
+        return self.moved[value, layout, copy]
 
     def _reshard(self, value: Value, type: Any, src: Layout, dst: Layout, location: Any) -> Value:
         texts = {"src": str(src), "dst": str(dst)}

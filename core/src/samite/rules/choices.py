@@ -11,7 +11,7 @@ from samite.layout import Dim, Factor, Layout, axes_of, canonical, regroup, with
 from samite.rules.binding import Bound
 from samite.rules.notation import Group
 
-__all__ = ["Granted", "Owing", "grants", "owed_choices"]
+__all__ = ["Granted", "Owing", "grants", "owe_beside", "owed_choices", "split_window"]
 
 _WISH = 1 << 30
 """The operand number of a wish: after all operands."""
@@ -88,7 +88,7 @@ def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Gra
         if vote.letter in bound.plain and len(factors) > 1:
             continue
         if vote.letter in bound.partners:
-            given |= _window(bound, together, tuple(axes_of(factors)), mesh)
+            given |= split_window(bound, together, tuple(axes_of(factors)), mesh)
         else:
             given[vote.letter] = factors
         kind = kind or reduces
@@ -96,7 +96,9 @@ def _grant(bound: Bound, votes: Sequence[_Vote], mesh: Mapping[str, int]) -> Gra
     return Granted(given, kind)
 
 
-def _window(bound: Bound, letters: Sequence[str], axes: tuple[str, ...], mesh: Mapping[str, int]) -> dict[str, Dim]:
+def split_window(
+    bound: Bound, letters: Sequence[str], axes: tuple[str, ...], mesh: Mapping[str, int]
+) -> dict[str, Dim]:
     """The letters of a window, split by as many of the axes, from the outermost, as leave shards at multiples of their
     length."""
     while True:
@@ -128,7 +130,7 @@ def owed_choices(bound: Bound, have: Sequence[Layout], granted: Granted, mesh: M
     base: list[frozenset[str]] = [frozenset() for _ in have]
     for letter, factors in granted.factors.items():
         if bound.reduced.get(letter) == "sum":
-            _owe_beside(bound, base, letter, frozenset(axes_of(factors)))
+            owe_beside(bound, base, letter, frozenset(axes_of(factors)))
     for kind, passed, sets in bound.passing:
         options = list(_options(bound, have, granted, mesh, kind, sets)) if granted.kind in ("", passed) else []
         if kind != "sum" and (any(base) or not options):
@@ -159,7 +161,7 @@ def _options(
             yield [(axis, max(fitting, key=lambda s: len(holders & set(s)))), (axis, ())]
 
 
-def _owe_beside(bound: Bound, owed: list[frozenset[str]], letter: str, axes: frozenset[str]) -> None:
+def owe_beside(bound: Bound, owed: list[frozenset[str]], letter: str, axes: frozenset[str]) -> None:
     """A summed letter is split: operands of its linear set that lack it are added once, so they become owed."""
     holding = {r for r, groups in zip(bound.roles, bound.operands, strict=True) if any(letter in g for g in groups)}
     joint = next((s for s in bound.linear if set(s) & holding), ())

@@ -16,7 +16,7 @@ from samite.rules.binding import Bound
 from samite.rules.choices import Granted, Owing, grants, owed_choices
 from samite.rules.notation import Group
 
-__all__ = ["Mask", "OpPlan", "plan_between", "plan_op", "settle"]
+__all__ = ["Mask", "OpPlan", "assemble", "plan_between", "plan_op", "settle"]
 
 
 class Mask(NamedTuple):
@@ -75,7 +75,7 @@ def _plans(
         return
     for granted in grants(bound, have, mesh, wish):
         for owing in owed_choices(bound, have, granted, mesh):
-            yield _assemble(bound, granted, owing, mesh)
+            yield assemble(bound, granted, owing, mesh)
 
 
 def _view_plans(
@@ -122,7 +122,8 @@ def _with_lost_axes(
     return found if found != list(result) else None
 
 
-def _assemble(bound: Bound, granted: Granted, owing: Owing, mesh: Mapping[str, int]) -> OpPlan:
+def assemble(bound: Bound, granted: Granted, owing: Owing, mesh: Mapping[str, int]) -> OpPlan:
+    """The plan in which letters are split so and operands owe so."""
     given, kind = granted
 
     def layout(groups: Sequence[Group], owes: frozenset[str], reduces: str) -> Layout:

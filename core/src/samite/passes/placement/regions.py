@@ -22,7 +22,7 @@ from samite.passes.placement.walk import Placement
 from samite.passes.traffic import itemsize
 from samite.rules.planning import OpPlan, settle
 
-__all__ = ["RegionPlan", "plan_regions"]
+__all__ = ["ITERATIONS", "RegionPlan", "plan_regions"]
 
 ITERATIONS = 8
 """For how many a `while` is taken: what moves in it moves more than once."""

@@ -54,6 +54,10 @@ class Placement:
         for value, want in zip(graph.returns, self.return_layouts(), strict=True):
             self._pay(value, want)
 
+    def copied_for(self, value: int, node: Node) -> str:
+        """Which of several copies of a value in one layout a node uses: there is one."""
+        return ""
+
     def _argument(self, argument: Argument, given: Layout | None) -> Layout:
         """`given` is its own layout, or that of the parameter whose state it is, if that has its shape."""
         if given is None or given.shape != argument.type.shape:
