@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import control_flows
 import samite
 from lockstep_training import Batches, momentum, train_both, train_step
 from models import GPT, batch
@@ -188,6 +190,17 @@ def slow_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("axes", [{"a": 2}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}], ids=["2", "4x2", "2x2x2"])
 def test_a_gpt_trains_as_on_one_device(axes: dict[str, int]) -> None:
     train_both(GPT(layers=1, tie="b" in axes), tokens(8), axes, {}, steps=1)
+
+
+@pytest.mark.usefixtures("slow_device")
+@pytest.mark.parametrize("function", [control_flows.branch, control_flows.recurrent], ids=lambda f: f.__name__)
+def test_control_flow(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Regions are placed on their own, and priced as often as they run."""
+    torch.manual_seed(0)
+    x, w = torch.rand(8, 6), torch.randn(6, 6) * 0.4
+    step = samite.compile(function, mesh=samite.mesh("cpu", dp=2, engine="lockstep"))
+    here, there = (w.clone().requires_grad_() for _ in range(2))
+    control_flows.agree(step(x, there), control_flows.plainly(function, x, here))
 
 
 @pytest.mark.usefixtures("slow_device")
