@@ -31,9 +31,6 @@ log = logging.getLogger("samite")
 
 Function = Callable[..., Any]
 
-AUTO, EVERYTHING = "auto", "*"
-"""Beside placements, {"*": "auto"} has the rest chosen by cost."""
-
 MANY = 8
 """Programs of one function from which on another is worth a warning: every call may be compiling."""
 
@@ -119,8 +116,8 @@ class Compiled:
         from samite.config import Settings
 
         settings = Settings()
-        rest: Any = self.placements.get(EVERYTHING, {} if self.placements else AUTO)
-        placements = {name: each for name, each in self.placements.items() if name != EVERYTHING or rest != AUTO}
+        rest: Any = self.placements.get("*", {} if self.placements else "auto")
+        placements = {name: each for name, each in self.placements.items() if name != "*" or rest != "auto"}
         built = build(
             captured,
             self.mesh,
@@ -131,7 +128,7 @@ class Compiled:
             keep_text=keep_text,
             check=settings.debug_checks,
             overlap=settings.overlap,
-            topology=configured_topology(self.measured) if rest == AUTO and self.mesh.size > 1 else None,
+            topology=configured_topology(self.measured) if rest == "auto" and self.mesh.size > 1 else None,
             memory=int(settings.memory_per_rank),
             compare=compare,
         )
