@@ -9,6 +9,7 @@ keeps what lies between its linear layers plain.
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from rich.progress import track
 
 from benchmarks.eager_sides import CHAIN, CHAINS, both_libraries, dtensor_gpt, samite_gpt, whole_dtensor_gpt
 from benchmarks.peers import Absent, Peers, Side
+from benchmarks.quiet import FEW, LITTLE, Samples, others
 from benchmarks.results import RESULTS, Conditions, Figure, Goal, Result
 from benchmarks.tables import show
 from benchmarks.workload import Workload
@@ -51,11 +53,13 @@ def measure_chains(workload: Workload, rounds: int) -> dict[str, list[float]]:
     return samples
 
 
-def measure_gpt(workload: Workload, rounds: int, steps: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+def measure_gpt(workload: Workload, steps: int, patience: float) -> tuple[dict[str, Samples], dict[str, str]]:
     """Milliseconds of a forward and a backward, on the slower of two ranks, and what is absent and why.
 
-    Raises RuntimeError if losses differ."""
-    samples: dict[str, list[float]] = {}
+    A step of each side in turn: `steps` of them, and more for `patience` seconds where other processes disturb them.
+    Raises RuntimeError if losses differ.
+    """
+    samples: dict[str, Samples] = {}
     absent: dict[str, str] = {}
     first: list[float] = []
     with ExitStack() as stack:
@@ -69,19 +73,23 @@ def measure_gpt(workload: Workload, rounds: int, steps: int) -> tuple[dict[str, 
             except Absent as reason:
                 absent[side.name] = str(reason)
                 continue
-            present[name], samples[name] = peers, []
+            present[name], samples[name] = peers, Samples()
             first = first or losses
             if any(abs(a - b) > 1e-3 for a, b in zip(losses, first, strict=True)):
                 raise RuntimeError(f"{name} computes something else: losses {losses}, the first side's are {first}")
-        for _ in track(range(rounds), description="GPT", disable=not sys.stderr.isatty()):
+        until, done = time.monotonic() + patience, 0
+        while done < steps or (time.monotonic() < until and any(len(x.quiet) < steps for x in samples.values())):
+            done += 1
             for name, peers in present.items():
-                samples[name] += peers.run(steps + 1).milliseconds[1:]
+                with others(peers.pids) as cores:
+                    took = peers.run(2).milliseconds[-1]  # the first wakes the ranks
+                samples[name].add(took, *cores)
     return samples, absent
 
 
 def collect(
     chains: dict[str, list[float]],
-    gpt: dict[str, list[float]],
+    gpt: dict[str, Samples],
     absent: dict[str, str],
     conditions: Conditions,
     workload: Workload,
@@ -92,11 +100,18 @@ def collect(
         Goal(f"{op}: time beside DTensor's", "at most", most, "×", medians[f"Samite {op}"] / medians[f"DTensor {op}"])
         for op, most in AGAINST.items()
     ]
-    models = {name: Figure(SIDES[name].name, "ms", samples) for name, samples in gpt.items()}
+    undisturbed = all(len(samples.quiet) >= FEW for samples in gpt.values())
+    models = {n: Figure(SIDES[n].name, "ms", x.quiet if undisturbed else x.values) for n, x in gpt.items()}
     ratio = models["DTensor"].median / models["Samite"].median
     goals.append(Goal("GPT, forward and backward: speed beside DTensor's", "at least", GPT, "×", ratio))
-    facts = {f"{workload}, forward and backward, {m.name}": f"{m.median:.1f} ms" for m in models.values()}
+    facts = {f"{workload}, forward and backward, {m.name}": _of(m, gpt[n], undisturbed) for n, m in models.items()}
     return Result("eager", conditions, figures, goals, absent, facts)
+
+
+def _of(model: Figure, samples: Samples, undisturbed: bool) -> str:
+    count, all_of_them = len(model.samples), len(samples.values)
+    which = f"the {count} of {all_of_them} steps" if undisturbed else f"{count} steps, not only those"
+    return f"{model.median:.1f} ms (of {which} during which other processes had less than {LITTLE} cores)"
 
 
 def _beside(name: str) -> str:
@@ -106,12 +121,13 @@ def _beside(name: str) -> str:
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of all chains.")] = 50,
-    steps: Annotated[int, typer.Option(min=1, help="Timed steps of the GPT in a round.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps of the GPT.")] = 50,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds to wait for undisturbed steps.")] = 60,
     output: Annotated[Path, typer.Option(help="Where the samples go.")] = RESULTS / "eager.json",
 ) -> None:
     conditions, workload = Conditions.here("eager"), Workload()
     chains = measure_chains(workload, rounds)
-    result = collect(chains, *measure_gpt(workload, max(1, rounds // 5), steps), conditions, workload)
+    result = collect(chains, *measure_gpt(workload, steps, patience), conditions, workload)
     show(result)
     result.write(output)
 

@@ -83,6 +83,11 @@ class Peers:
             theirs.close()
             self._processes[ours] = process
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, by rank."""
+        return [process.pid for process in self._processes.values()]
+
     def wait_built(self) -> None:
         self._answers()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks import compile_time, dispatch, eager, gpt_step, import_time, report
+from benchmarks import compile_time, dispatch, eager, gpt_step, import_time, quiet, report
 from benchmarks.compile_once import compile_repeatedly
 from benchmarks.peers import Absent, Peers, Place, Side, timed
+from benchmarks.quiet import Samples
 from benchmarks.results import ROOT, Conditions, Figure, Goal, Result
 from benchmarks.sides import SIDES, one_process
 from benchmarks.tables import figures, goals, markdown, number
@@ -125,11 +127,36 @@ def test_a_result_of_no_benchmark_is_refused(tmp_path: Path) -> None:
 
 def test_eager_figures_are_compared() -> None:
     chains = {name: [2.0] if name.startswith("Samite") else [8.0] for name in eager.CHAINS}
-    gpt = {"DTensor": [30.0], "Samite": [20.0]}
+    gpt = {"DTensor": Samples([30.0, 90.0, 30.0], [0.0, 1.5, 0.9]), "Samite": Samples([20.0], [0.0])}
     result = eager.collect(chains, gpt, {"whole": "no strategy"}, CONDITIONS, TINY)
     assert [goal.figure for goal in result.goals] == [0.25, 0.25, 0.25, 1.5]
+    assert any("30.0 ms (of 3 steps, not only those during which" in fact for fact in result.facts.values())
     assert all(goal.reached for goal in result.goals)
     assert result.figure("Samite mm").beside == "DTensor mm"
+
+
+def test_steps_that_others_disturb_do_not_count_where_enough_are_left() -> None:
+    chains = {name: [1.0] for name in eager.CHAINS}
+    gpt = {
+        "DTensor": Samples([300.0, *[30.0] * 10], [1.5, *[0.1] * 10]),
+        "Samite": Samples([200.0, *[10.0] * 10], [0.4, *[0.0] * 10]),
+    }
+    result = eager.collect(chains, gpt, {}, CONDITIONS, TINY)
+    assert result.goals[-1].figure == 3.0
+    assert any("(of the 10 of 11 steps during which" in fact for fact in result.facts.values())
+
+
+def test_what_others_take_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with quiet.others([]) as cores:
+        pass
+    assert cores[0] >= 0
+    ticks, own, seconds = iter([100, 180]), iter([10, 30]), iter([0.0, 2.0])
+    monkeypatch.setattr(quiet, "_busy", lambda: next(ticks))
+    monkeypatch.setattr(quiet, "_own", lambda pids: next(own))
+    monkeypatch.setattr(quiet, "perf_counter", lambda: next(seconds))
+    with quiet.others([]) as cores:
+        pass
+    assert cores == [60 / os.sysconf("SC_CLK_TCK") / 2.0]
 
 
 def test_eager_chains_run_on_both_libraries() -> None:
