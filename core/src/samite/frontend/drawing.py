@@ -9,10 +9,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 __all__ = ["Draws", "clock"]
 
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType)
 _CLOCKS: dict[Any, str] = {
     getattr(time, name): f"time.{name}()"
     for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
@@ -21,12 +23,12 @@ _CLOCKS: dict[Any, str] = {
 
 def clock(value: Any) -> str:
     """How a function is called that gives another value at each call, a clock mostly; else ""."""
-    if isinstance(getattr(value, "__self__", None), type) and issubclass(value.__self__, datetime.date):
-        return f"{value.__self__.__name__}.{value.__name__}()" if value.__name__ in ("now", "today", "utcnow") else ""
-    try:
-        return _CLOCKS.get(value, "")
-    except TypeError:  # not hashable, and no function
+    if not isinstance(value, _FUNCTIONS):
         return ""
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, datetime.date):
+        return f"{owner.__name__}.{value.__name__}()" if value.__name__ in ("now", "today", "utcnow") else ""
+    return _CLOCKS.get(value, "")
 
 
 class Draws:
@@ -37,9 +39,10 @@ class Draws:
 
     def see(self, value: Any, name: str, line: str) -> None:
         """Code looks at `value`, which it writes as `name`: a generator perhaps, or a function that draws from one."""
-        generator = getattr(value, "__self__", None) if callable(value) else value
+        called = isinstance(value, _FUNCTIONS)
+        generator = getattr(value, "__self__", None) if called else value
         if id(generator) not in self._seen and (access := _access(generator)) is not None:
-            self._seen[id(generator)] = access, access[0](), f"{name}()" if callable(value) else name, line
+            self._seen[id(generator)] = access, access[0](), f"{name}()" if called else name, line
 
     def end(self) -> tuple[str, str] | None:
         """Give all generators their states back; name and line of a number that was drawn."""
