@@ -193,12 +193,15 @@ def test_methods_and_objects() -> None:
     tree = StateTree.from_call(trainer.step, (x, y))
     assert tree.leaves[0].name == "model.layers.0.weight"
     assert {"optimizer.param_groups.0.lr", "offset", "x", "y"} <= set(tree.by_name)
-    key = tree.key()
     before = model.head.weight.detach().clone()
-    Replay(trainer.step)(x, y)
+    replay = Replay(trainer.step)
+    replay(x, y)
     assert not torch.equal(before, model.head.weight)
+    key = StateTree.from_call(trainer.step, (x, y)).key((), replay.places)
+    trainer.unread = 1  # type: ignore[attr-defined]
+    assert StateTree.from_call(trainer.step, (x, y)).key((), replay.places) == key
     trainer.scale = 2.0
-    assert StateTree.from_call(trainer.step, (x, y)).key() != key
+    assert StateTree.from_call(trainer.step, (x, y)).key((), replay.places) != key
     assert StateTree.from_call(Trainer.step, (trainer, x, y)).leaves[0].name == "self.model.layers.0.weight"
 
 

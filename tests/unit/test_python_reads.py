@@ -147,6 +147,8 @@ READS: dict[str, tuple[Callable[[Tensor], Tensor], Change]] = {
     "object of a module": (MODULE, grown(MODULE.config)),
     "inner function": (INNER, grown(HELD)),
     "default": (default, grown(default.__defaults__[0])),
+    "vars": (lambda x: x * vars(CONFIG)["w"], lambda: grown(CONFIG)()),
+    "asdict": (lambda x: x * dataclasses.asdict(CONFIG)["w"], lambda: grown(CONFIG)()),
     "partial": (functools.partial(scaled, SLOTTED), grown(SLOTTED)),  # type: ignore[arg-type]
     "module of torch's": (lambda x: LOSS(x, 2 * x), grown(LOSS, "beta")),
     "environment": (lambda x: x * float(os.environ["SAMITE_TEST_WIDTH"]), wider),
@@ -194,6 +196,25 @@ def test_what_is_not_read_does_not_count() -> None:
         space.steps, table["steps"] = n, n
         space.seen.append(n)
     assert len(compiled.compilations) == 1
+
+
+def test_a_trainer_may_count_its_steps() -> None:
+    class Counting(Trainer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps, self.losses = 0, list[float]()
+
+        def step(self, x: Tensor) -> Tensor:
+            return super().step(x) * (lambda: self.config.w)()
+
+    trainer = Counting()
+    compiled = samite.compile(trainer.step, mesh=MESH)
+    for n in range(4):
+        trainer.config.w = 2.0 + n // 2
+        assert torch.equal(compiled(X).clone(), trainer.step(X))
+        trainer.steps += 1
+        trainer.losses.append(1.0)
+    assert len(compiled.compilations) == 2
 
 
 def test_what_was_read_is_not_kept_alive() -> None:

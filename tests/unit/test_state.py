@@ -319,15 +319,24 @@ def test_objects_of_the_users_classes() -> None:
         def __init__(self) -> None:
             self.scale, self.sizes, self.module = 1.0, [1, 2], nn.Linear(2, 2)
 
+    def function(config: Config, x: Tensor) -> Tensor:
+        return config.module(x[:, :2]) * config.scale * sum(config.sizes)
+
     config = Config()
-    trees = Trees(lambda config, x: None)
-    _, first = trees.of((config, X), {})
+    trees = Trees(function)
+    tree, _ = trees.of((config, X), {})
+    captured = capture(function, (config, X))
+    first = trees.key_after(tree, captured.read, captured.places)
     assert trees.of((config, X + 1), {})[1] is first
+    config.unread = [1]
+    assert trees.of((config, X), {})[1] == first
     config.sizes.append(3)
     _, second = trees.of((config, X), {})
     config.scale = 2.0
     _, third = trees.of((config, X), {})
     assert len({first, second, third}) == 3
+    config.module = nn.Linear(2, 2, bias=False)
+    assert trees.of((config, X), {})[1] not in {first, second, third}
 
 
 def test_keys_do_not_keep_the_users_objects_alive() -> None:

@@ -33,11 +33,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """`root` and what is taken of it, one after the other; the last is written to if `stores`."""
+    """`root` and what is taken of it, one after the other; the last is written to if `stores`. With `passed` it is only
+    handed to a function that is made here, or to `super`."""
 
     root: Name
     links: tuple[Link, ...]
     stores: bool = False
+    passed: bool = False
 
 
 @functools.lru_cache(maxsize=1024)
@@ -62,7 +64,7 @@ _SCOPES = {
     "LOAD_CLOSURE": "enclosing",  # for a function that is made here
 }
 _STORES = {"STORE_GLOBAL": "module", "DELETE_GLOBAL": "module", "STORE_DEREF": "enclosing"}
-_BY_NAME = ("getattr", "hasattr")
+_BY_NAME = (["getattr"], ["hasattr"])
 """Functions that take an attribute whose name is their second argument."""
 
 
@@ -73,11 +75,13 @@ def _chain(code: CodeType, instructions: Sequence[dis.Instruction], at: int) -> 
     root = _name(code, instruction, _SCOPES)
     if root is None:
         return None
-    before = instructions[at - 1] if at else None
-    by_name = before is not None and before.opname == "LOAD_GLOBAL" and before.argval in _BY_NAME
-    links = list(_links(code, instructions, at + 1, by_name))
+    before = [i.argval for i in instructions[max(at - 2, 0) : at] if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF")]
+    links = list(_links(code, instructions, at + 1, before[-1:] in _BY_NAME))
+    if before[-1:] == ["vars"]:
+        links.append(Link("attribute", "__dict__"))
     stores = bool(links) and links[-1] is _STORED
-    return Chain(root, tuple(links[:-1] if stores else links), stores)
+    passed = instruction.opname == "LOAD_CLOSURE" or before == ["super", "__class__"]
+    return Chain(root, tuple(links[:-1] if stores else links), stores, passed)
 
 
 _STORED = Link("attribute", None)

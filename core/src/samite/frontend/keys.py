@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 __all__ = [
-    "CACHES", "HOOKS", "MODULE", "STEP_HOOKS", "Identity", "Key", "ambient", "freeze", "freeze_argument",
+    "CACHES", "HOOKS", "MODULE", "STEP_HOOKS", "Identity", "Key", "ambient", "freeze",
     "has_attributes", "is_constant", "own_attributes", "recomputed",
 ]  # fmt: skip
 
@@ -113,14 +113,6 @@ def own_attributes(optimizer: Optimizer) -> dict[str, Any]:
     """What a step may read of an optimizer besides groups and state: its class's attributes, defaults and hooks."""
     held = vars(optimizer).items()
     return {k: v for k, v in held if k not in _OPTIMIZER and not hasattr(v, "_wrapped_by_lr_sched")}
-
-
-def freeze_argument(value: Any) -> Hashable:
-    """`freeze`, with an object of the user's by its attributes."""
-    if not has_attributes(value):
-        return freeze(value)
-    held = vars(value).items()
-    return type(value), tuple((k, freeze(v)) for k, v in held if not isinstance(v, (nn.Module, Optimizer, Tensor)))
 
 
 def ambient() -> Hashable:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from samite.errors import CaptureError
 from samite.frontend.chains import Chain, Name, chains
 from samite.frontend.drawing import Draws, clock
-from samite.frontend.keys import CACHES, MODULE, is_constant
+from samite.frontend.keys import CACHES, MODULE, has_attributes, is_constant
 from samite.frontend.noting import Noted, can_be_key, copied, written
 from samite.frontend.places import CODE, MISSING, MOST, Place, look
 from samite.frontend.source import is_library, is_torchs, label_of
@@ -47,7 +47,7 @@ class Watch:
     def __init__(self, tree: StateTree) -> None:
         self._noted: dict[Place, Noted] = {}
         self._reached: dict[int, object] = {}  # by id: what lives longer than the call, kept alive till its end
-        self._keyed = {id(module) for _, module in tree.modules} | {id(value) for _, value in tree.objects}
+        self._keyed = {id(module) for _, module in tree.modules}
         self._functions: dict[CodeType, FunctionType] = {}
         self._labels: dict[str, tuple[str, bool]] = {}
         self._draws, self._clocks = Draws(), dict[str, str]()
@@ -142,7 +142,7 @@ class Watch:
             value, name, at = self._step(value, key, link.kind == "entry", name, scope)
         if chain.stores and at is not None:
             self._noted[at].line = scope.line
-        elif id(value) in self._reached:
+        elif id(value) in self._reached and not chain.passed:
             self._look_into(value, at, scope.line)
 
     def _step(self, owner: Any, key: Any, entry: bool, name: str, scope: _Scope) -> tuple[Any, str, Place | None]:
@@ -217,7 +217,12 @@ class Watch:
                     self._noted.setdefault(place, Noted(place, label, "", value, True, copied(value)))
 
     def _look_into(self, value: Any, at: Place | None, line: str) -> None:
-        """A container that is used as a whole: what is in it matters, and is reached."""
+        """A container, or an object of a class of the user's, that is used as a whole: what is in it matters, and is
+        reached."""
+        if has_attributes(value) and not isinstance(value, (*_CONTAINERS, tuple, frozenset)):
+            place = Place(value, "__dict__", entry=False, content=True)
+            self._noted.setdefault(place, Noted(place, "", line, vars(value), kept=False))
+            return
         if not isinstance(value, (*_CONTAINERS, tuple, frozenset)) or len(value) > MOST:
             return
         if at is not None:

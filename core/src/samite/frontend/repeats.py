@@ -13,7 +13,7 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind_as
@@ -25,7 +25,6 @@ from samite.frontend.keys import (
     STEP_HOOKS,
     ambient,
     freeze,
-    freeze_argument,
     has_attributes,
     is_constant,
     own_attributes,
@@ -35,6 +34,9 @@ from samite.frontend.slots import ArgumentSlot, Leaf
 from samite.frontend.state import StateTree
 
 __all__ = ["Trees"]
+
+
+_OF_TREES = (Tensor, nn.Module, Optimizer)
 
 
 class Trees:
@@ -82,7 +84,8 @@ class _Known:
     def __init__(self, tree: StateTree, key: Hashable, read: _Read) -> None:
         self.tree, self.key = tree, key
         self._optimizers = [optimizer for _, optimizer in tree.optimizers]
-        attributes = [vars(m) for _, m in tree.modules] + [vars(v) for _, v in tree.objects if has_attributes(v)]
+        attributes = [vars(m) for _, m in tree.modules]
+        self._users = [vars(v) for _, v in tree.objects if has_attributes(v)]
         self._tables = [*attributes, *_tables_of_modules(tree), *_tables_of_optimizers(tree)]
         self._loose = [loose(number_names(optimizer, group)) for optimizer, group in self._groups()]
         held = [v for table in attributes for k, v in table.items() if k not in MODULE and k not in CACHES]
@@ -114,6 +117,8 @@ class _Known:
             now += [value for key, value in group.items() if key not in outside]
         for optimizer in self._optimizers:
             now += chain.from_iterable(map(dict.values, optimizer.state.values()))
+        for table in self._users:  # their other attributes are places, if they are read
+            now += [value for value in table.values() if isinstance(value, _OF_TREES)]
         now += [value() for value in self._places]
         return now
 
@@ -124,7 +129,7 @@ class _Known:
             [structure(optimizer, group) for optimizer, group in self._groups()],
             values_of(self.tree.optimizers, self._entries),
             [freeze(container) for container in self._containers],
-            [freeze_argument(value) for _, value in self.tree.objects],
+            [freeze(value) for _, value in self.tree.objects if not has_attributes(value)],
             ambient(),
         )
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from samite.frontend.calls import Call, bind
 from samite.frontend.hyperparameters import Entry, constants, structure, values_of
-from samite.frontend.keys import CACHES, HOOKS, MODULE, Key, ambient, freeze, freeze_argument, own_attributes
+from samite.frontend.keys import CACHES, HOOKS, MODULE, Key, ambient, freeze, has_attributes, own_attributes
 from samite.frontend.places import Place
 from samite.frontend.slots import ArgumentSlot, EntrySlot, GradientSlot, Leaf, TensorSlot
 
@@ -103,7 +103,7 @@ class StateTree:
             tuple((name, type(m), m.training, _attributes(m)) for name, m in self.modules),
             tuple((name, *self._optimizer(o)) for name, o in self.optimizers),
             values_of(self.optimizers, read),
-            tuple((name, freeze_argument(value)) for name, value in self.objects),
+            tuple((name, type(v) if has_attributes(v) else freeze(v)) for name, v in self.objects),
             tuple(place.picture() for place in places),
             ambient(),
         )
