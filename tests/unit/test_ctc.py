@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from captures import check_steps
+from samite.errors import InputError
 from samite.frontend import capture
 from samite.ir.ctc import ctc_loss
 
@@ -65,7 +66,7 @@ def test_op_registration() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(RuntimeError, match="blank 7 is none of 4 classes"):
+    with pytest.raises(InputError, match="blank 7 is none of 4 classes"):
         capture(lambda *x: F.ctc_loss(*x, blank=7), (SCORES, ROWS, INPUTS, TARGETS))
-    with pytest.raises(RuntimeError, match="for a batch of 3"):
+    with pytest.raises(InputError, match="for a batch of 3"):
         capture(lambda *x: F.ctc_loss(*x), (SCORES, ROWS, INPUTS[:2], TARGETS))

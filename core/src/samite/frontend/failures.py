@@ -56,7 +56,7 @@ def told(error: Exception) -> InputError | None:
     call: _Call | None = getattr(error, _CALL, None)
     if call is None:
         return None
-    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    reason = str(error).strip().partition("\n")[0].rstrip(".").removeprefix(f"{call.name}: ")
     return InputError(
         f"{call.name}: {reason}", where=call.line, help=f"it was given {call.shapes}" if call.shapes else ""
     )

@@ -18,7 +18,7 @@ from samite.errors import CollectiveMismatch, InputError, WorkerDied
 __all__ = ["Agreement", "Intent", "store_of_mesh"]
 
 LEFT = "has left"
-GRACE = 1.0
+GRACE = 2.0
 """Seconds in which a launcher ends all ranks if the one that left has failed: its error is the one to read."""
 
 
