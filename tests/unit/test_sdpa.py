@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from captures import Replay, check_steps
+from samite.errors import InputError
 from samite.ir.sdpa import sdpa, sdpa_backward, sdpa_reference
 
 SHAPES = st.tuples(*[st.integers(1, 3)] * 2, st.integers(1, 6), st.integers(1, 6), st.sampled_from([4, 8]))
@@ -144,5 +145,5 @@ def test_captured_attention(options: dict[str, Any]) -> None:
 
 def test_causal_with_a_mask_is_refused_as_torch_does() -> None:
     x = torch.randn(1, 1, 3, 4)
-    with pytest.raises(RuntimeError, match="is_causal"):
+    with pytest.raises(InputError, match="is_causal"):
         Replay(lambda x: F.scaled_dot_product_attention(x, x, x, torch.ones(3, 3).bool(), is_causal=True))(x)
