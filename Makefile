@@ -48,7 +48,7 @@ layers: $(DEV_STAMP) ## which module may import which
 
 # One thread a process: the workers of a test are the parallelism, and a second pool would fight for their cores.
 pytest: $(DEV_STAMP) ## the tests, without lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu" $(TESTS)
+	SAMITE_CACHE_DIR=off OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu" $(TESTS)
 
 docs: $(DEV_STAMP) ## build the documentation into build/site; broken links are errors
 	$(PIP) install -q -c $(PINS) --group docs

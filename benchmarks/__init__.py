@@ -7,6 +7,7 @@ Each script measures both sides in one run, interleaved, and writes every sample
     python -m benchmarks.eager            ops on distributed tensors outside of compiled functions, DTensor's beside
     python -m benchmarks.compile_time     import and each pass, 4 and 24 layers
     python -m benchmarks.dispatch         what a step costs beyond the work of the workers
+    python -m benchmarks.second_start     the first Inductor step of a script that was started before
     python -m benchmarks.import_time      `import samite` beyond `import torch`
     python -m benchmarks.report           docs/benchmarks.md
 """

@@ -51,6 +51,13 @@ What a step costs beyond its work. For the engine: the round trip of a program t
 the slowest worker's own time from its first op to its last, one step at a time. For the caller: the processor time of
 one call of a compiled training step. It passes while the workers are at the step before, unless it awaits a loss.""",
     ),
+    "second_start": (
+        "Starting again",
+        """\
+From the end of the capture of a training step to its first loss in Inductor mode, data parallel on two workers, each
+start a fresh process. A first start finds empty caches; a second one Inductor's own, with and without what Samite
+keeps of compiled programs.""",
+    ),
     "import_time": ("Importing", "Seconds in fresh interpreters, in turn, files being in memory."),
 }
 """Benchmark -> its title, and what was measured how."""

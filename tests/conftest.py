@@ -6,6 +6,8 @@ import os
 
 # Before torch is imported, which reads it once. `make pytest` sets it too, for the tests of the plugins.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What a test compiles is compiled: what an earlier run kept is of other code.
+os.environ.setdefault("SAMITE_CACHE_DIR", "off")
 
 import hypothesis
 import pytest

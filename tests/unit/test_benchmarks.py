@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks import compile_time, dispatch, eager, gpt_step, import_time, quiet, report
+from benchmarks import compile_time, dispatch, eager, gpt_step, import_time, quiet, report, second_start
 from benchmarks.compile_once import compile_repeatedly
 from benchmarks.peers import Absent, Peers, Place, Side, timed
 from benchmarks.quiet import Samples
@@ -252,3 +252,9 @@ def test_imports_are_timed_in_interpreters_of_their_own() -> None:
         import_time.seconds("no_such_module")
     result = import_time.collect([1.0, 2.0], [1.25, 2.5], CONDITIONS)
     assert result.goals[0].figure == 0.375
+
+
+def test_second_start_compares_three_starts() -> None:
+    result = second_start.collect({start: [3.0, 1.0, 2.0] for start in second_start.STARTS}, CONDITIONS)
+    assert [figure.series for figure in result.figures] == list(second_start.STARTS)
+    assert [goal.reached for goal in result.goals] == [True]

@@ -69,6 +69,10 @@ class Settings(BaseSettings):
     timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for a worker to start and for a peer in a collective."""
 
+    cache_dir: str = "auto"
+    """Where what backends compiled is kept for the next start: a folder, "auto" for `samite` in the user's cache, or
+    "off"."""
+
     debug_checks: bool = False
     """Verify the module after every pass and compare replicas at every read."""
 

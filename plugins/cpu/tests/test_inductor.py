@@ -135,6 +135,17 @@ def test_updates_of_optimizers_are_fused_and_not_called(monkeypatch: pytest.Monk
         torch.testing.assert_close(made, value)
 
 
+def test_inductor_is_loaded_while_the_next_program_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("samite_cpu.executable.warm_up", lambda: started.append("inductor"))
+    driver, given = CpuDriver(), a_program()
+    for later in ("aten", "inductor"):
+        made = driver.compile(given, driver.devices()[:1], {"mode": "aten", "later": later})
+        loaded = driver.load(made.save(), driver.devices()[:1])  # as ranks do that do not compile
+        loaded.bind([Slot(torch.ones(2))], Doubling(), 0)
+    assert started == ["inductor"]
+
+
 def test_an_unknown_mode() -> None:
     driver = CpuDriver()
     with pytest.raises(ConfigError, match='mode "induct"') as caught:

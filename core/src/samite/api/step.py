@@ -25,12 +25,12 @@ class Step:
     """`capture` and `built` of one state-tree key, loaded into a session's workers on first use.
 
     `mode` is how the backend executes it; a program that changes the structure of the state runs once, so optimising
-    it would be waste.
+    it would be waste. Then `later` tells the backend what it will be asked for next.
     """
 
     def __init__(self, capture: Capture, built: Built, session: Session, mode: str) -> None:
         self.capture, self.built, self.session = capture, built, session
-        self.options = {"mode": "aten" if self.changes_structure else mode}
+        self.options = {"mode": "aten", "later": mode} if self.changes_structure else {"mode": mode}
         self._handle, self._generation = -1, -1
         arguments = built.program.arguments
         self._state = [at for at, argument in enumerate(arguments) if argument.kind == "state"]

@@ -6,6 +6,7 @@ what the workers never owned: the segments that hold the state.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -14,16 +15,20 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from samite.errors import CollectiveMismatch, WorkerDied, WorkerError
+from samite.errors import CollectiveMismatch, SamiteError, WorkerDied, WorkerError
 from samite.hal.program import Program
 from samite.hal.shared import Segment
 from samite.mesh import Mesh
+from samite.plugins import driver
+from samite.runtime.artifacts import WORTH_KEEPING, Artifacts, artifact_name
 from samite.runtime.board import Board
 from samite.runtime.channel import pair
 from samite.runtime.messages import Assignment, Failure, Interface
 from samite.runtime.nursery import nursery
 
 __all__ = ["Crew"]
+
+log = logging.getLogger("samite")
 
 GRACE = 0.3  # seconds in which the failure that caused the one seen first may come in
 EXCHANGE = 256 * 2**20  # bytes
@@ -48,6 +53,7 @@ class Crew:
         shared_memory: bool,
     ) -> None:
         self.mesh, self.ended, self._done = mesh, False, step
+        self._artifacts = Artifacts.configured()
         self._nursery = nursery(mesh.backends)
         self._board_segment = Board.create(mesh.size)
         self._board = Board(self._board_segment, mesh.size)
@@ -105,14 +111,37 @@ class Crew:
             self.send(rank, message, fds)
 
     def load(self, number: int, interface: Interface, program: Program, options: Mapping[str, Any]) -> None:
-        """One rank compiles; the others load its artifact, or compile too where the backend has none."""
+        """One rank compiles; the others load its artifact, or compile too where the backend has none. What was compiled
+        before is on disk."""
         given = program, dict(options)
+        if self._load_kept(number, interface, *given):
+            return
+        started = time.monotonic()
         self.send(0, ("compile", number, *given))
         artifact = self.answers("compiled", ranks=[0])[0][2]
+        if artifact is not None and time.monotonic() - started > WORTH_KEEPING:
+            self._artifacts.put(self._name(*given), artifact)
         for rank in range(self.mesh.size):
             source = (None, {}, artifact) if rank == 0 or artifact is not None else (*given, None)
             self.send(rank, ("load", number, interface, *source))
         self.answers("loaded")
+
+    def _load_kept(self, number: int, interface: Interface, program: Program, options: Mapping[str, Any]) -> bool:
+        name = self._name(program, options)
+        artifact = self._artifacts.get(name)
+        if artifact is None:
+            return False
+        self.send_all(("load", number, interface, None, {}, artifact))
+        try:
+            self.answers("loaded")
+        except SamiteError as error:
+            self._artifacts.refuse(name, error)
+            return False
+        return True
+
+    def _name(self, program: Program, options: Mapping[str, Any]) -> str:
+        backend = self.mesh.backends[0]
+        return artifact_name(program, backend, driver(backend), options)
 
     def answers(self, verb: str, timeout: float | None = None, ranks: Sequence[int] = ()) -> dict[int, Any]:
         """The answer of each of `ranks` (default: all), by rank. Raises what a worker raised, after all have answered;

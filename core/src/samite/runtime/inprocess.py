@@ -21,6 +21,7 @@ from samite.hal.program import Argument, Program
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.runtime.arguments import check_argument, check_layout, missing_buffer
+from samite.runtime.artifacts import Artifacts
 from samite.runtime.finished import Finished
 from samite.runtime.sharding import assemble, lay
 from samite.runtime.shared import Shared
@@ -68,7 +69,7 @@ class InProcessWorkers:
     def __init__(self, mesh: Mesh, rank: int = 0, communicator: Communicator | None = None) -> None:
         self.mesh, self.rank, self.communicator = mesh, rank, communicator
         self._driver = plugins.driver(mesh.backends[0])
-        self._shared = Shared(self._driver)
+        self._shared = Shared(self._driver, mesh.backends[0], Artifacts.configured())
         self._programs: list[_Loaded] = []
         self._buffers: dict[int, Slot] = {}
 

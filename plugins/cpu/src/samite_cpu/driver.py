@@ -44,7 +44,7 @@ class CpuDriver(Driver):
     def compile(self, program: Program, devices: Sequence[Device], options: Mapping[str, Any]) -> Executable:
         mode = str(options.get("mode", "aten"))
         if mode == "aten":
-            return AtenExecutable.compile(program)
+            return AtenExecutable.compile(program, str(options.get("later", "")))
         if mode == "inductor":
             from samite_cpu.inductor import InductorExecutable
 

@@ -16,6 +16,7 @@ from samite.lowering import Sizes, to_fx
 from samite.mesh import Mesh
 from samite.runtime.interpreter import Code, Main, generate, run
 from samite_cpu.reuse import plan
+from samite_cpu.warming import warm_up
 
 __all__ = ["AtenExecutable", "Interface", "Ready"]
 
@@ -83,11 +84,13 @@ class AtenExecutable(Executable):
     ) -> None:
         self._code, self._interface, self._sizes, self._values = code, interface, sizes, values
         self._program: Program | None = None  # that it was compiled from, here
+        self._later = ""
 
     @classmethod
-    def compile(cls, program: Program) -> AtenExecutable:
+    def compile(cls, program: Program, later: str = "") -> AtenExecutable:
+        """`later` is the mode of the program that will follow this one."""
         made = cls(_generate(program, None), Interface.of(program))
-        made._program = program
+        made._program, made._later = program, later
         return made
 
     def resized(self, program: Program) -> AtenExecutable | None:
@@ -106,6 +109,8 @@ class AtenExecutable(Executable):
 
     def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> _Bound:
         slots = list(state)
+        if self._later == "inductor":
+            warm_up()
 
         def spare(index: int) -> torch.Tensor:
             """Where the next value of a state is written: what its slot offers, else new memory."""
