@@ -414,3 +414,15 @@ def test_chains() -> None:
         ("config", ["old"], True),
         ("config", ["hidden"], False),
     ]
+
+
+def test_the_collector_runs_nothing_within_the_function() -> None:
+    """Its callbacks, and what they read, would be taken for the function's."""
+
+    def step(x: Tensor) -> Tensor:
+        assert not gc.isenabled()
+        return x * 2
+
+    assert gc.isenabled()
+    assert torch.equal(torch.as_tensor(samite.compile(step, mesh=MESH, placements={})(X)), X * 2)
+    assert gc.isenabled()

@@ -19,6 +19,7 @@ from samite.frontend.refusals import refusing
 from samite.frontend.state import StateTree
 from samite.frontend.stepping import Step
 from samite.frontend.symbols import Symbols
+from samite.passes.pipeline import collector_paused
 
 __all__ = ["trace"]
 
@@ -33,8 +34,15 @@ def trace(tree: StateTree, symbols: Symbols | None = None) -> tuple[GraphModule,
     fake_mode, grad = FakeTensorMode(shape_env=env), torch.is_grad_enabled()
     mode: Mode = "symbolic" if symbols else "fake"
     step = Step(tree)
-    # Fakes made in inference mode could not be trained on.
-    with refusing(), torch.inference_mode(False), torch.set_grad_enabled(grad), _without_libraries():
+    # Fakes made in inference mode could not be trained on. A collection would run code of others within the function,
+    # callbacks and finalizers, and what they read would belong to its key.
+    with (
+        collector_paused(),
+        refusing(),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(grad),
+        _without_libraries(),
+    ):
         arguments = _fakes(tree, fake_mode, symbols)
         with step.recorder.recording():
             graph = make_fx(step, tracing_mode=mode, decomposition_table=table())(*arguments)
