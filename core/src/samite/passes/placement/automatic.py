@@ -68,7 +68,7 @@ class Decision:
         lines.append(f"over {split_in_words(best)}; the search left a gap of {self.gap:.1%}")
         for other in self.candidates:
             if other is not self.chosen:
-                lines.append(f"not {other.name}: {cost_in_words(other.cost)}, {self._against(other.cost)}")
+                lines.append(f"{other.name} instead: {cost_in_words(other.cost)}, {self._against(other.cost)}")
         return tuple(lines)
 
     def _against(self, other: Assignment) -> str:
