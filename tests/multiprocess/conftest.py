@@ -14,6 +14,7 @@ import pytest
 import torch.distributed
 
 from samite.mesh import Mesh
+from samite.runtime import session
 from samite.runtime.local import Local, LocalWorkers
 
 HERE = Path(__file__).parent
@@ -40,6 +41,14 @@ def start() -> Iterator[Callable[..., LocalWorkers]]:
     yield start
     for workers in started:
         workers.close()
+
+
+@pytest.fixture(autouse=True)
+def sessions_end() -> Iterator[None]:
+    """Sessions end with the test: equal meshes share one, and another test may end its workers otherwise."""
+    yield
+    for open_session in list(session._sessions.values()):
+        open_session.close()
 
 
 @pytest.fixture
