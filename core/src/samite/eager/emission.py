@@ -24,7 +24,6 @@ from samite.eager.placing import Placed
 from samite.eager.spec import Home, Spec, spec
 from samite.eager.tracing import ResultType
 from samite.layout import Layout
-from samite.passes.fragments import reshard_graph
 
 __all__ = ["Loosen", "Plan", "emit", "emit_reshard", "result_specs"]
 
@@ -55,6 +54,8 @@ def emit(call: Call, placed: Placed, specs: list[Spec | None], kind: type[Any], 
 
 def emit_reshard(home: RankHome, have: Spec, layout: Layout) -> Callable[[torch.Tensor], torch.Tensor]:
     """What takes this rank's shard of a value to its shard under another layout."""
+    from samite.passes.fragments import reshard_graph
+
     mesh = home.mesh
     graph = reshard_graph(have.layout, layout.canonical(mesh), have.type.dtype, tuple(mesh.items()))
     program = LocalProgram.of_graph(graph, mesh, "reshard")

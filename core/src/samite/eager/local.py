@@ -17,9 +17,6 @@ from samite.hal.driver import Communicator
 from samite.ir.graph import Graph, overload
 from samite.lowering.fx import graph_to_fx
 from samite.mesh import Mesh
-from samite.passes.bucket_collectives import BucketCollectives
-from samite.passes.fuse_collectives import FuseCollectives
-from samite.passes.partition import Partition
 from samite.runtime.codegen import Code, generate
 from samite.runtime.writer import Collective
 
@@ -54,6 +51,10 @@ class LocalProgram:
     @classmethod
     def of(cls, module: Module, name: str) -> LocalProgram:
         """Of a placed module."""
+        from samite.passes.bucket_collectives import BucketCollectives
+        from samite.passes.fuse_collectives import FuseCollectives
+        from samite.passes.partition import Partition
+
         for step in (Partition(), FuseCollectives(), BucketCollectives()):
             module = step.run(module)
         return cls.of_graph(module.graph, module.mesh, name)

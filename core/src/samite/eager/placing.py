@@ -12,9 +12,6 @@ from samite.ir.graph import Graph
 from samite.ir.module import Module
 from samite.layout import Layout
 from samite.mesh import Mesh
-from samite.passes.constrain import Constrain
-from samite.passes.normalise import Normalise
-from samite.passes.place import Place
 from samite.rules.planning import settle
 
 __all__ = ["Placed", "place_call", "settled_first"]
@@ -44,6 +41,10 @@ class Placed:
 def place_call(call: Call, mesh: Mesh) -> Placed:
     """Results keep what their op leaves them owing; what is written keeps its layout, and `*_like` takes that of its
     operand. Raises RuleMissing, LayoutError, and what `trace_call` raises."""
+    from samite.passes.constrain import Constrain
+    from samite.passes.normalise import Normalise
+    from samite.passes.place import Place
+
     traced = trace_call(call, mesh)
     have = [Layout.replicated(leaf.type.shape) if leaf.layout is None else leaf.layout for leaf in call.leaves]
     new = [result for result in traced.results if isinstance(result, ResultType)]

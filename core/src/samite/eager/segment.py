@@ -13,10 +13,6 @@ from samite.ir.graph import Graph
 from samite.ir.module import Module
 from samite.layout import Layout
 from samite.mesh import Mesh
-from samite.passes.bucket_collectives import BucketCollectives
-from samite.passes.fuse_collectives import FuseCollectives
-from samite.passes.partition import Partition
-from samite.passes.verify import Verify
 
 __all__ = ["Entry", "Recorded", "segment_program"]
 
@@ -40,6 +36,11 @@ def segment_program(
     mesh: Mesh, entries: Sequence[Entry], calls: Sequence[Recorded], results: Sequence[tuple[int, Layout]]
 ) -> Program:
     """Values are numbered: the entries, then what each call gives, in order. `results` are kept, and how they lie."""
+    from samite.passes.bucket_collectives import BucketCollectives
+    from samite.passes.fuse_collectives import FuseCollectives
+    from samite.passes.partition import Partition
+    from samite.passes.verify import Verify
+
     module = Module.empty(_mesh_attribute(mesh))
     parameters = [Parameter(e.type, f"x{i}", str(e.layout)) for i, e in enumerate(entries)]
     types = [e.type for e in entries]

@@ -129,8 +129,7 @@ def _function(
     last = _last_uses(module.graph)
     inputs = module.graph.find_nodes(op="placeholder")
     text.add(f"def {name}(inputs):")
-    if inputs:
-        text.add(f"    ({''.join(f'{node.name}, ' for node in inputs)}) = inputs")
+    text.add(f"    ({''.join(f'{node.name}, ' for node in inputs)}) = inputs")
     yields = False
     for node in module.graph.nodes:
         if node.op == "placeholder" or _is_region(module, node):
