@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for a worker to start and for a peer in a collective."""
 
-    cache_dir: str = "auto"
+    cache_dir: str = "off"
     """Where what backends compiled is kept for the next start: a folder, "auto" for `samite` in the user's cache, or
     "off"."""
 
