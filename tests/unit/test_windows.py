@@ -191,6 +191,13 @@ def test_moves(seed: int) -> None:
     check(name, args, chance)
 
 
+@pytest.mark.parametrize("size", range(2, 15))
+def test_a_slice_of_the_end_begins_for_some_ranks_behind_it(size: int) -> None:
+    chance = random.Random(size)
+    for count in (1, 2):
+        check("aten.slice.Tensor", (torch.rand(2, size), 1, size - count, size, 1), chance)
+
+
 @settings(max_examples=40, deadline=None)
 @given(SEEDS)
 def test_resizes(seed: int) -> None:

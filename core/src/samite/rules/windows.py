@@ -120,7 +120,8 @@ def _pieces(s: Shards, letter: str, lows: Sequence[int], need: int) -> list[_Pie
         low, high = max(low, 0), min(low + need, size)
         for owner in range(low // chunk, -(-high // chunk)):
             begin, end = max(low - owner * chunk, 0), min(high - owner * chunk, chunk)
-            wanted.setdefault(owner - rank, []).append((rank, begin, end))
+            if begin < end:  # a window that begins behind the last position reads nothing
+                wanted.setdefault(owner - rank, []).append((rank, begin, end))
     made: list[_Piece] = []
     place = 0
     for shift, asked in sorted(wanted.items()):
