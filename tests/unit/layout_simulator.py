@@ -44,6 +44,9 @@ class Simulator:
         buffers: list[Array] = []
         for at in self.coordinates:
             local, whole = self._valid(layout, at)
+            if not layout.held_by(at):
+                buffers.append(poisoned((0,), x.dtype))
+                continue
             buffer = poisoned(layout.local_shape(self.mesh), x.dtype)
             buffer[local] = terms[tuple(at[axis] for axis in owed)][whole]
             buffers.append(buffer)
@@ -55,6 +58,8 @@ class Simulator:
             buffers = [self._reduce(buffers, peers, layout.kind) for peers in self._peers(axis)]
         out, seen = poisoned(layout.shape, buffers[0].dtype), np.zeros(layout.shape, bool)
         for at, buffer in zip(self.coordinates, buffers, strict=True):
+            if not layout.held_by(at):
+                continue
             assert buffer.shape == layout.local_shape(self.mesh)
             local, whole = self._valid(layout, at)
             assert (~seen[whole] | (out[whole] == buffer[local])).all(), "replicas differ"
@@ -145,21 +150,26 @@ def meshes(draw: st.DrawFn, ranks: int = 12) -> Mesh:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, mesh: Mesh, shape: tuple[int, ...], kinds: tuple[str, ...] = tuple(REDUCE)) -> Layout:
-    """Any layout of a shape: every dim cut into factors anywhere, every axis on any factor, owed, or unused."""
+def layouts(
+    draw: st.DrawFn, mesh: Mesh, shape: tuple[int, ...], kinds: tuple[str, ...] = tuple(REDUCE), pins: bool = False
+) -> Layout:
+    """Any layout of a shape: every dim cut into factors anywhere, every axis on any factor, owed, unused, or pinned."""
     sizes = [draw(factorizations(size)) for size in shape]
     slots = [(i, j) for i, dim in enumerate(sizes) for j in range(len(dim))]
     kind = draw(st.sampled_from(kinds)) if kinds else ""
     stacks: dict[tuple[int, int], tuple[str, ...]] = dict.fromkeys(slots, ())
     owed: set[str] = set()
+    at: dict[str, int] = {}
     for axis in draw(st.permutations(mesh.axes)):
-        where = draw(st.sampled_from([*slots, None, *(["owed"] if kind else [])]))
+        where = draw(st.sampled_from([*slots, None, *(["owed"] if kind else []), *(["at"] if pins else [])]))
         if isinstance(where, tuple):
             stacks[where] += (axis,)
+        elif where == "at":
+            at[axis] = draw(st.integers(0, mesh[axis] - 1))
         elif where:
             owed.add(axis)
     dims = tuple(tuple(Factor(n, stacks[i, j]) for j, n in enumerate(dim)) for i, dim in enumerate(sizes))
-    return Layout(dims, kind if owed else "", frozenset(owed))
+    return Layout(dims, kind if owed else "", frozenset(owed)).pinned(at)
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import sys
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def test_replicated() -> None:
     assert layout.is_replicated
     assert not Layout.parse("[4:dp]").is_replicated
     assert not Layout.parse("[4] max(dp)").is_replicated
+    assert not Layout.parse("[4] at dp=1").is_replicated
     assert Layout.replicated(()).shape == ()
     assert Layout.replicated(()).local_size(MESH) == 1
 
@@ -55,6 +57,8 @@ def test_replicated() -> None:
         "[()]",
         "[8] min(a.b.c_1)",
         "[(1:a 2)]",
+        "[16, 32:tp] sum(dp) at ep=0.pp=1",
+        "[] at pp=10",
     ],
 )
 def test_text(text: str) -> None:
@@ -63,9 +67,34 @@ def test_text(text: str) -> None:
 
 @given(st.data(), meshes(), shapes())
 def test_text_parses_back(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    layout = data.draw(layouts(mesh, shape))
+    layout = data.draw(layouts(mesh, shape, pins=True))
     assert Layout.parse(str(layout)) == layout
     assert str(Layout.parse(str(layout))) == str(layout)
+    assert hash(Layout.parse(str(layout))) == hash(layout)
+
+
+@given(st.data(), meshes(), shapes())
+def test_pickles(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> None:
+    layout = data.draw(layouts(mesh, shape, pins=True))
+    assert pickle.loads(pickle.dumps(layout)) == layout
+
+
+def test_a_home_is_part_of_the_value() -> None:
+    layout = Layout.parse("[8:dp] at pp=1.ep=0")
+    assert layout.at == (("ep", 0), ("pp", 1))
+    assert layout.unpinned() == Layout.parse("[8:dp]")
+    assert layout.unpinned().pinned({"pp": 1, "ep": 0}) == layout
+    assert layout.pinned({"pp": 0}) == Layout.parse("[8:dp] at pp=0")
+    others = [layout.unpinned(), layout.pinned({"pp": 1}), layout.pinned({"pp": 1, "ep": 1})]
+    assert len({layout, *others}) == 4
+    assert len({hash(layout), *map(hash, others)}) == 4
+    assert layout.local_shape(Mesh(("dp", "pp", "ep"), (2, 2, 2))) == (4,)
+    assert [layout.held_by({"dp": 1, "pp": pp, "ep": ep}) for pp in (0, 1) for ep in (0, 1)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +122,17 @@ def test_text_parses_back(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...
         "[8:dp, 4:dp]",
         "[8:dp.dp]",
         "[8:dp] sum(dp)",
+        "[8] at",
+        "[8] at ",
+        "[8] at pp",
+        "[8] at pp=",
+        "[8] at pp=-1",
+        "[8] at pp=1, ep=0",
+        "[8] at pp=1.",
+        "[8] at pp=1 sum(dp)",
+        "[8] at pp=1.pp=0",
+        "[8:pp] at pp=1",
+        "[8] sum(pp) at pp=1",
     ],
 )
 def test_text_that_is_no_layout(text: str) -> None:
@@ -114,6 +154,19 @@ def test_refuses_half_a_reduction() -> None:
         Layout((), "avg", frozenset({"dp"}))
 
 
+def test_refuses_a_home_that_is_none() -> None:
+    with pytest.raises(LayoutError, match=r'axis "pp" is used twice in \[8:pp\] at pp=0'):
+        Layout.parse("[8:pp]").pinned({"pp": 0})
+    with pytest.raises(LayoutError, match="sorted by axis"):
+        Layout((), at=(("pp", 1), ("ep", 0)))
+    with pytest.raises(LayoutError, match="an index from 0"):
+        Layout((), at=(("pp", -1),))
+    with pytest.raises(LayoutError, match=r'index 2 of axis "dp", which has size 2'):
+        Layout.parse("[8] at dp=2").canonical(MESH)
+    with pytest.raises(LayoutError, match='axis "td", which the mesh lacks'):
+        Layout.parse("[8] at td=0").canonical(MESH)
+
+
 def test_canonical() -> None:
     mesh = Mesh(("dp", "tp", "one"), (2, 4, 1))
 
@@ -128,6 +181,10 @@ def test_canonical() -> None:
     assert canonical("[0:dp, (0 3:tp)]") == "[0, 0]"
     assert canonical("[()]") == "[1]"
     assert canonical("[6] sum(one)") == "[6]"
+    assert canonical("[(4:dp 3)] at one=0.tp=3") == "[12:dp] at tp=3"
+    assert canonical("[6] at one=0") == "[6]"
+    with pytest.raises(LayoutError, match='index 1 of axis "one"'):
+        canonical("[6] at one=1")
 
 
 def test_these_values_need_nothing_beyond_the_standard_library() -> None:
@@ -153,7 +210,7 @@ def test_names_an_axis_that_the_mesh_lacks() -> None:
 def test_canonical_is_the_same_map_and_its_own_canonical(
     data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
 ) -> None:
-    layout = data.draw(layouts(mesh, shape, kinds=("sum",)))
+    layout = data.draw(layouts(mesh, shape, kinds=("sum",), pins=True))
     same = layout.canonical(mesh)
     assert same.canonical(mesh) == same
     assert same.shape == layout.shape

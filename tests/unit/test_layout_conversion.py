@@ -131,6 +131,14 @@ def test_what_placements_cannot_say(text: str, what: str) -> None:
     assert "redistribute" in error.value.help
 
 
+def test_placements_cannot_say_where_a_value_is_pinned() -> None:
+    with pytest.raises(LayoutError, match="only some ranks hold it") as error:
+        to_placements(Layout.parse("[8:tp] at dp=1"), MESH)
+    assert "unpinned" in error.value.help
+    mesh = Mesh(("dp", "pp"), (2, 1))
+    assert to_placements(Layout.parse("[8:dp] at pp=0"), mesh) == {"dp": Shard(0), "pp": Replicate()}
+
+
 def test_export_knows_what_merges() -> None:
     assert to_placements(Layout.parse("[(4:dp 3)]"), MESH) == {"dp": Shard(0), "tp": Replicate()}
     assert to_placements(Layout.parse("[(2:dp 4:tp)]"), MESH) == {"dp": Shard(0), "tp": Shard(0)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from torch import Tensor
 from layout_simulator import meshes
 from lockstep_graphs import run_graph
 from programs import traced
+from samite.errors import LayoutError
 from samite.ir.importer import import_graph
 from samite.layout import Layout
 from samite.mesh import Mesh
@@ -114,3 +116,10 @@ def test_any_program(
     for i, (text, value) in enumerate(zip(graph.return_layouts, want, strict=True)):
         locals_ = [results[i].contiguous() for results in outputs]
         torch.testing.assert_close(assemble(locals_, Layout.parse(text), mesh, check=True), value)
+
+
+def test_what_only_some_ranks_hold_is_refused() -> None:
+    mesh = Mesh(("pp", "dp"), (2, 2))
+    module = import_graph(traced(torch.relu, torch.ones(4)).graph, [("x0", "")], [-1], mesh)
+    with pytest.raises(LayoutError, match=r"a program places a value laid out as \[4:dp\] at pp=1"):
+        run_passes(module, default_passes({}, {"x0": Layout.parse("[4:dp] at pp=1")}, 200))

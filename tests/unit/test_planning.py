@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from samite.errors import LayoutError
 from samite.layout import Layout, axes_of, plan
 from samite.mesh import Mesh
 from samite.rules.binding import Bound, bind
@@ -267,3 +268,12 @@ def test_settle() -> None:
     assert settle(Layout.parse("[8:a, 4] sum(b)")) == Layout.parse("[8:a, 4]")
     whole = Layout.parse("[8:a, 4]")
     assert settle(whole) is whole
+    assert settle(Layout.parse("[8] sum(b) at a=1")) == Layout.parse("[8] at a=1")
+
+
+def test_refuses_what_only_some_ranks_hold() -> None:
+    add = call("add.Tensor", rand(4), rand(4))
+    with pytest.raises(LayoutError, match=r"laid out as \[4\] at a=1, which only some ranks hold"):
+        planned(add, "[4]", "[4] at a=1")
+    with pytest.raises(LayoutError, match="only some ranks hold"):
+        planned(add, "[4]", "[4]", wish=["[4] at a=0"])

@@ -129,6 +129,22 @@ def test_refuses_other_shapes() -> None:
         plan(Layout.parse("[12]"), Layout.parse("[6, 2]"), GRID)
 
 
+@given(st.data(), meshes(), shapes())
+def test_within_a_home_it_is_the_plan_of_a_smaller_mesh(
+    data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
+) -> None:
+    src, dst = data.draw(layouts(mesh, shape, kinds=("sum",))), data.draw(layouts(mesh, shape, kinds=("sum",)))
+    home = {"pp": data.draw(st.integers(0, 2)), "one": 0}
+    wide = {"pp": 3, **mesh, "one": 1}
+    assert plan(src.pinned(home), dst.pinned({"pp": home["pp"]}), wide) == plan(src, dst, mesh)
+
+
+@pytest.mark.parametrize("src, dst", [("[6] at a=0", "[6] at a=1"), ("[6] at a=0", "[6]"), ("[6:a]", "[6] at a=0")])
+def test_refuses_to_move_a_value_to_another_home(src: str, dst: str) -> None:
+    with pytest.raises(LayoutError, match="a reshard moves within the ranks that hold a value"):
+        plan(Layout.parse(src), Layout.parse(dst), GRID)
+
+
 def test_names_an_axis_that_the_mesh_lacks() -> None:
     with pytest.raises(LayoutError, match='axis "tp"'):
         plan(Layout.parse("[12]"), Layout.parse("[12:tp]"), GRID)

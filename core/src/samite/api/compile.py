@@ -181,13 +181,14 @@ def _untied(placements: Placements, tree: StateTree) -> Placements:
 
 
 def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:
-    """Layouts of the arguments that lie on this mesh already: a second program takes them as they are."""
+    """Layouts of the arguments that lie on this mesh already: a second program takes them as they are, but for where
+    they are pinned, which is for each program to decide."""
     found: dict[str, Layout] = {}
     session = session_of(mesh)
     for leaf in tree.leaves:
         value = leaf.get()
         if isinstance(value, Tensor) and value.is_base_on(session) and value.remote.on_workers:
-            found[leaf.name] = value.remote.layout
+            found[leaf.name] = value.remote.layout.unpinned()
     return found
 
 

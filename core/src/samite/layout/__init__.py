@@ -8,7 +8,7 @@ from __future__ import annotations
 from samite.layout.conversion import from_placements, to_placements
 from samite.layout.factor import Dim, Factor, axes_of, merge, places, split, without
 from samite.layout.identity import IDENTITY, identity
-from samite.layout.layout import Layout
+from samite.layout.layout import Layout, refuse_pinned
 from samite.layout.normal_form import canonical
 from samite.layout.resharding import bytes_moved, plan
 from samite.layout.steps import Plan, Step, Verb
@@ -30,6 +30,7 @@ __all__ = [
     "merge",
     "places",
     "plan",
+    "refuse_pinned",
     "regroup",
     "split",
     "to_placements",

@@ -58,9 +58,14 @@ def to_placements(layout: Layout, mesh: Mapping[str, int]) -> dict[str, Placemen
     """A placement for every mesh axis, in mesh order (so the values are DTensor's list).
 
     Lossless: `from_placements` gives an equal index map, and so does DTensor. Raises LayoutError where that cannot be:
-    a dim of several factors, axes in another order than the mesh's, or an uneven dim that several axes split (DTensor
-    cuts the valid length of the outer chunk, a layout its buffer).
+    a dim of several factors, axes in another order than the mesh's, an uneven dim that several axes split (DTensor
+    cuts the valid length of the outer chunk, a layout its buffer), or a layout that is pinned.
     """
+    if layout.canonical(mesh).at:
+        raise LayoutError(
+            f"placements cannot say {layout}: only some ranks hold it",
+            help="lay it out unpinned: all ranks hold it then",
+        )
     placements: dict[str, Placement] = {axis: Replicate() for axis in mesh}
     require_axes(mesh, (*layout.axes, *layout.owed))
     for axis in layout.owed:

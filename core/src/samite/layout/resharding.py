@@ -25,10 +25,19 @@ def plan(src: Layout, dst: Layout, mesh: Mapping[str, int]) -> Plan:
 
     Cheapest by elements received, then by number of steps, among the paths that gather no axis which already is where
     it shall be, and put none down elsewhere. Where the factors of a dim disagree, its innermost axes leave it until
-    they agree. Raises LayoutError if the shapes differ or the mesh lacks an axis.
+    they agree. Of pinned layouts it is a plan for the ranks of their home. Raises LayoutError if the shapes differ or
+    the homes do, or the mesh lacks an axis.
     """
     if src.shape != dst.shape:
         raise LayoutError(f"no way from {src} to {dst}: the shapes differ", help="a reshard keeps the shape")
+    if src.at or dst.at:
+        src, dst = src.canonical(mesh), dst.canonical(mesh)
+        if src.at != dst.at:
+            raise LayoutError(
+                f"no way from {src} to {dst}: a reshard moves within the ranks that hold a value",
+                help="write the value anew in its other home",
+            )
+        src, dst = src.unpinned(), dst.unpinned()
     return _plan(src, dst, tuple(mesh.items()))
 
 

@@ -17,7 +17,7 @@ from samite.ir.build import Builder, Value, module_of, rewrite
 from samite.ir.graph import Argument, Node, Op
 from samite.ir.module import Module
 from samite.ir.regions import changed_regions
-from samite.layout import Layout
+from samite.layout import Layout, refuse_pinned
 from samite.passes.placement import Assignment, Automatic, Placement, RegionPlan, best_placement, decide
 from samite.passes.placement.walk import Choice
 from samite.rules.planning import OpPlan
@@ -36,9 +36,10 @@ class Place:
         self.notes: tuple[str, ...] = ()
 
     def run(self, module: Module) -> Module:
-        """Arguments with a layout keep it; all others get one."""
+        """Arguments with a layout keep it; all others get one. Raises LayoutError for one that is pinned."""
         graph = module.graph
         given = [_given(a) for a in graph.arguments]
+        refuse_pinned((*given, *(self.results or ())), "a program places")
         if self.automatic is None:
             return _written(module, best_placement(graph, module.mesh, given, self.results))
         decision = decide(graph, module.mesh, given, self.automatic)

@@ -7,11 +7,11 @@ the alternatives are priced by what their reshards move, plus what it costs to s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
-from samite.layout import Dim, Factor, Layout, axes_of, canonical, identity, plan, regroup, without
+from samite.layout import Dim, Factor, Layout, axes_of, canonical, identity, plan, refuse_pinned, regroup, without
 from samite.rules.binding import Bound
 from samite.rules.choices import Granted, Owing, grants, owed_choices
 from samite.rules.notation import Group
@@ -44,7 +44,7 @@ def plan_op(
     """The cheapest plan; ties go to the one that splits most, then to the largest operand's layout.
 
     `have` are canonical layouts of the operands; `wish` are layouts that would suit the users of the results: they
-    vote last, and only they can split a letter that no operand has.
+    vote last, and only they can split a letter that no operand has. Raises LayoutError if one is pinned.
     """
     return min(
         _plans(bound, have, mesh, wish),
@@ -64,12 +64,13 @@ def plan_between(
 
 def settle(layout: Layout) -> Layout:
     """The layout with nothing owed."""
-    return Layout(layout.dims) if layout.owed else layout
+    return replace(layout, kind="", owed=frozenset()) if layout.owed else layout
 
 
 def _plans(
     bound: Bound, have: Sequence[Layout], mesh: Mapping[str, int], wish: Sequence[Layout | None]
 ) -> Iterator[OpPlan]:
+    refuse_pinned((*have, *wish), "an op has")
     if bound.rule.view is not None:
         yield from _view_plans(bound.rule.view(bound.op), have[0], mesh, wish[0] if wish else None)
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 from samite.errors import LayoutError
 from samite.ir.graph import Node
-from samite.layout import Layout
+from samite.layout import Layout, refuse_pinned
 from samite.rules.binding import bind
 from samite.rules.planning import OpPlan, plan_op
 
@@ -41,4 +41,5 @@ def _constrained(node: Node, mesh: dict[str, int]) -> OpPlan | None:
     if node.op.name != "dist.constrain":
         return None
     layout = Layout.parse(node.op.literals["layout"]).canonical(mesh)
+    refuse_pinned([layout], "a program constrains")
     return OpPlan((layout,), (layout,), {})
