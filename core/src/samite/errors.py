@@ -11,6 +11,7 @@
     │   └── RuleMissing           an op has no sharding rule
     ├── VerifyError               a module breaks an invariant of the IR
     ├── PassMissing               no pass has this name
+    ├── ScheduleError             a pipeline's schedule is wrong, or there is none
     ├── PluginError               a plugin is broken, twice there, or of another API version
     │   ├── BackendMissing        the backend or engine is not installed
     │   └── BackendUnusable       it is installed and cannot work here (why)
@@ -47,6 +48,7 @@ __all__ = [
     "RuleError",
     "RuleMissing",
     "SamiteError",
+    "ScheduleError",
     "UnsupportedOp",
     "VerifyError",
     "WorkerDied",
@@ -119,6 +121,10 @@ class VerifyError(SamiteError):
 
 
 class PassMissing(SamiteError):
+    pass
+
+
+class ScheduleError(SamiteError):
     pass
 
 
