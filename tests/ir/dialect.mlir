@@ -31,8 +31,8 @@ module attributes {dist.mesh = #mesh} {
     %index = "dist.axis_index"() {axes = ["dp", "tp"]} : () -> !torch.vtensor<[],si64>
     // CHECK-NEXT: "dist.valid_length"() {axes = ["tp", "dp"], size = 13 : i64} : () -> !torch.vtensor<[],si64>
     %length = "dist.valid_length"() {axes = ["tp", "dp"], size = 13 : i64} : () -> !torch.vtensor<[],si64>
-    // CHECK-NEXT: [[S:%.+]] = "dist.start"(%arg0) {axes = ["tp"], barrier_id = 0 : i64, collective = "all_to_all", dims = [1, 0], pairs = [], reduce_type = "", token = 1 : i64, wait_on = []}
-    %started = "dist.start"(%x) {collective = "all_to_all", axes = ["tp"], dims = [1, 0], pairs = [], reduce_type = "", token = 1 : i64, wait_on = [], barrier_id = 0 : i64} : (!full) -> !torch.vtensor<[32,4],f32>
+    // CHECK-NEXT: [[S:%.+]] = "dist.start"(%arg0) {algorithm = "auto", axes = ["tp"], barrier_id = 0 : i64, chunk_bytes = 0 : i64, collective = "all_to_all", dims = [1, 0], pairs = [], reduce_type = "", token = 1 : i64, wait_on = []}
+    %started = "dist.start"(%x) {collective = "all_to_all", axes = ["tp"], dims = [1, 0], pairs = [], reduce_type = "", token = 1 : i64, wait_on = [], barrier_id = 0 : i64, algorithm = "auto", chunk_bytes = 0 : i64} : (!full) -> !torch.vtensor<[32,4],f32>
     // CHECK-NEXT: "dist.wait"([[S]]) : (!torch.vtensor<[32,4],f32>) -> !torch.vtensor<[32,4],f32>
     %arrived = "dist.wait"(%started) : (!torch.vtensor<[32,4],f32>) -> !torch.vtensor<[32,4],f32>
     return %x : !full

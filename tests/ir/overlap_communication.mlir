@@ -8,7 +8,7 @@
 !x = !torch.vtensor<[8,4],f32>
 module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
   func.func @main(%x: !x, %y: !x) -> !x {
-    // CHECK: [[S:%.+]] = "dist.start"(%arg0) {axes = ["dp"], barrier_id = -1 : i64, collective = "all_reduce", dims = [], pairs = [], reduce_type = "sum", token = 0 : i64, wait_on = []}
+    // CHECK: [[S:%.+]] = "dist.start"(%arg0) {algorithm = "auto", axes = ["dp"], barrier_id = -1 : i64, chunk_bytes = 0 : i64, collective = "all_reduce", dims = [], pairs = [], reduce_type = "sum", token = 0 : i64, wait_on = []}
     // CHECK-NEXT: [[Y:%.+]] = torch.aten.tanh %arg1
     // CHECK-NEXT: [[R:%.+]] = "dist.wait"([[S]])
     // CHECK-NEXT: torch.aten.mul.Tensor [[Y]], [[R]]

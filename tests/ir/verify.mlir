@@ -128,7 +128,7 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
 !x = !torch.vtensor<[4],f32>
 module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
   func.func @main(%x: !x {samite.name = "x", dist.layout = "[4]"}) -> (!x {dist.layout = "[4]"}) {
-    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64} : (!x) -> !x
+    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64, algorithm = "auto", chunk_bytes = 0 : i64} : (!x) -> !x
     %y = torch.aten.relu %s : !x -> !x
     return %y : !x
   }
@@ -141,9 +141,9 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
 !x = !torch.vtensor<[4],f32>
 module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
   func.func @main(%x: !x {samite.name = "x", dist.layout = "[4]"}) -> (!x {dist.layout = "[4]"}) {
-    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64} : (!x) -> !x
+    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64, algorithm = "auto", chunk_bytes = 0 : i64} : (!x) -> !x
     %y = "dist.wait"(%s) : (!x) -> !x
-    %t = "dist.start"(%y) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64} : (!x) -> !x
+    %t = "dist.start"(%y) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [], barrier_id = -1 : i64, algorithm = "auto", chunk_bytes = 0 : i64} : (!x) -> !x
     %z = "dist.wait"(%t) : (!x) -> !x
     return %z : !x
   }
@@ -156,7 +156,7 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
 !x = !torch.vtensor<[4],f32>
 module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
   func.func @main(%x: !x {samite.name = "x", dist.layout = "[4]"}) -> (!x {dist.layout = "[4]"}) {
-    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [4], barrier_id = -1 : i64} : (!x) -> !x
+    %s = "dist.start"(%x) {collective = "all_reduce", axes = ["dp"], dims = [], pairs = [], reduce_type = "sum", token = 3 : i64, wait_on = [4], barrier_id = -1 : i64, algorithm = "auto", chunk_bytes = 0 : i64} : (!x) -> !x
     %y = "dist.wait"(%s) : (!x) -> !x
     return %y : !x
   }

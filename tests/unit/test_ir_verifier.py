@@ -31,7 +31,7 @@ def all_reduce(result: str = X, **attributes: str) -> str:
 
 def start(**attributes: str) -> str:
     every = {"collective": '"all_reduce"', "axes": '["dp"]', "dims": "[]", "pairs": "[]", "reduce_type": '"sum"'}
-    every |= {"token": "0", "wait_on": "[]", "barrier_id": "-1"} | attributes
+    every |= {"token": "0", "wait_on": "[]", "barrier_id": "-1", "algorithm": '"auto"', "chunk_bytes": "0"} | attributes
     return of_x("start", ", ".join(f"{key} = {value}" for key, value in every.items()))
 
 
@@ -114,6 +114,11 @@ def test_axes(axes: str, error: str) -> None:
             "result must be [16, 8] of float32, have [8, 16] of float32",
         ),
         (start(pairs="[[0, 1]]"), "all_reduce has no pairs"),
+        (start(algorithm='"magic"'), "algorithm 'magic' does not fit all_reduce"),
+        (
+            start(collective='"all_gather"', dims="[0]", reduce_type='""', algorithm='"ring"'),
+            "algorithm 'ring' does not fit all_gather",
+        ),
         (start(collective='"permute"', reduce_type='""', pairs="[[0, 2]]"), "pairs name peer 2 of 2"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samite_cpu.host
+import samite_cpu.rounds
 from samite.errors import OutOfMemory, WorkerError
 from samite.hal.driver import Group
 from samite.hal.shared import Segment
 from samite.mesh import Mesh
 from samite.runtime.interpreter import compute
-from samite_cpu.host import HostCommunicator, shared_bytes
+from samite_cpu.host import HostCommunicator
+from samite_cpu.rounds import shared_bytes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool)
 
@@ -57,7 +60,7 @@ def test_sequences_of_collectives(data: st.DataObject) -> None:
         parts = len(mesh.peers(0, axes))
         ends = data.draw(st.permutations(range(parts)))
         arguments = {
-            "all_reduce": (kind,),
+            "all_reduce": (kind, data.draw(st.sampled_from(["auto", "direct", "ring", "tree"])), 8),
             "all_gather": (data.draw(st.integers(0, 1)),),
             "reduce_scatter": (0, kind),
             "all_to_all": (0, data.draw(st.integers(0, 1))),
@@ -65,6 +68,7 @@ def test_sequences_of_collectives(data: st.DataObject) -> None:
         }
         verb = data.draw(st.sampled_from(sorted(arguments)))
         calls.append((verb, axes, arguments[verb]))
+    started = data.draw(st.sets(st.integers(0, len(calls) - 1)))
     rows = mesh.size * data.draw(st.integers(0, 2))
     operands = [
         [(torch.arange(rows * 5).reshape(5, rows).T + 3 * rank + n).remainder(4).to(dtype) for rank in range(mesh.size)]
@@ -72,13 +76,16 @@ def test_sequences_of_collectives(data: st.DataObject) -> None:
     ]
 
     def act(communicator: HostCommunicator, rank: int) -> list[torch.Tensor]:
-        return [
-            getattr(communicator, verb)(operands[n][rank], axes, *arguments)
+        results: list[Any] = [
+            communicator.start(verb, operands[n][rank], axes, *arguments)
+            if n in started
+            else getattr(communicator, verb)(operands[n][rank], axes, *arguments)
             for n, (verb, axes, arguments) in enumerate(calls)
         ]
+        return [result.wait() if n in started else result for n, result in enumerate(results)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samite_cpu.host, "SLOT", data.draw(st.sampled_from([64, 1024])))
+        patch.setattr(samite_cpu.rounds, "SLOT", data.draw(st.sampled_from([64, 1024])))
         patch.setattr(samite_cpu.host, "TWO_PHASES", data.draw(st.sampled_from([0, 1024])))
         results = each(mesh, act, timeout_s=20)
     for n, (verb, axes, arguments) in enumerate(calls):
@@ -116,6 +123,35 @@ def test_a_peer_that_does_not_come() -> None:
     error, _ = each(Mesh(("a",), (2,)), act, timeout_s=0.2)
     assert isinstance(error, WorkerError)
     assert "rank 1 did not come" in error.what
+
+
+def test_what_is_started_goes_on_while_a_rank_computes() -> None:
+    """No rank waits before it has seen the collective's end, and none gives up the interpreter but in kernels."""
+    over = [False, False]
+
+    def act(communicator: HostCommunicator, rank: int) -> list[float]:
+        under_way: Any = communicator.start("all_reduce", torch.ones(2**20), ("a",), "sum")
+        x, until = torch.eye(64), time.monotonic() + 20
+        while not under_way.future.done() and time.monotonic() < until:
+            x = x @ x
+        over[rank] = under_way.future.done()
+        return under_way.wait().unique().tolist()
+
+    assert each(Mesh(("a",), (2,)), act, timeout_s=20) == [[2.0], [2.0]]
+    assert over == [True, True]
+
+
+def test_what_goes_wrong_with_what_is_started_is_raised_where_it_is_waited_for() -> None:
+    def act(communicator: HostCommunicator, rank: int) -> Any:
+        if rank:
+            return None
+        under_way = communicator.start("all_reduce", torch.ones(2), ("a",), "sum")
+        with pytest.raises(WorkerError, match="rank 1 did not come"):
+            under_way.wait()
+        communicator.close()
+        return "raised"
+
+    assert each(Mesh(("a",), (2,)), act, timeout_s=0.2) == ["raised", None]
 
 
 def test_too_small_a_segment() -> None:

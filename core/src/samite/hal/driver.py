@@ -11,6 +11,7 @@ import torch
 
 from samite.errors import UnsupportedOp
 from samite.hal.program import Program
+from samite.ir.collectives import AUTO
 from samite.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -119,10 +120,13 @@ class Arrived(InFlight):
 class Communicator(Protocol):
     """The dialect's collectives over local tensors. `axes` are mesh axes, major first; peers are ordered by them.
 
-    Subclass it for the defaults.
+    Subclass it for the defaults. An `algorithm` other than "auto" is one of the driver's `algorithms`; `chunk_bytes` is
+    the size of the pieces that it is to send, 0 if that is open.
     """
 
-    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor: ...
+    def all_reduce(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+    ) -> torch.Tensor: ...
     def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor: ...
     def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor: ...
     def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor: ...
@@ -172,6 +176,8 @@ class Driver(Protocol):
     """A device plugin. Subclass it: beyond devices, compile and the allocator everything defaults to absent."""
 
     collectives: Literal["native", "communicator", "none"] = "none"
+    algorithms: Sequence[str] = ()
+    """Of "direct", "ring" and "tree" those that all_reduces can be asked for. Default: none, the backend decides."""
 
     @abstractmethod
     def devices(self) -> Sequence[Device]:

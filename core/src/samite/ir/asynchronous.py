@@ -1,9 +1,11 @@
 """The asynchronous form of a collective: `start` gives a value in flight, which only its `wait` may use.
 
-    start(x, collective, axes, dims, pairs, reduce_type, parts, token, wait_on, barrier_id) -> x in flight
+    start(x, collective, axes, dims, pairs, reduce_type, parts, token, wait_on, barrier_id, algorithm, chunk_bytes)
+        -> x in flight
     wait(x in flight) -> what the collective gives
 
-`collective` is one of `COLLECTIVES`; `dims`, `pairs` and `reduce_type` are its arguments, empty where it has none.
+`collective` is one of `COLLECTIVES`; `dims`, `pairs`, `reduce_type`, `algorithm` and `chunk_bytes` are its arguments,
+empty ("auto" and 0) where it has none.
 `token` numbers the starts of a function, `wait_on` are tokens that must have arrived before, and what shares a
 `barrier_id` (-1: none) arrives together. As torch ops: what runs as plain torch code does the whole at `start`.
 """
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 
-from samite.ir.collectives import COLLECTIVES
+from samite.ir.collectives import AUTO, COLLECTIVES, chosen
 
 __all__ = ["arguments_of", "started", "synchronous"]
 
@@ -25,7 +27,7 @@ _RESIZED = frozenset(_DIMS)  # these take `parts`
 _lib = torch.library.Library("samite", "FRAGMENT")
 _lib.define(
     "start(Tensor x, str collective, str axes, int[] dims, int[] pairs, str reduce_type, int parts, int token,"
-    " int[] wait_on, int barrier_id) -> Tensor"
+    " int[] wait_on, int barrier_id, str algorithm='auto', int chunk_bytes=0) -> Tensor"
 )
 _lib.define("wait(Tensor x) -> Tensor")
 
@@ -43,6 +45,8 @@ def started(
         "token": token,
         "wait_on": tuple(wait_on),
         "barrier_id": barrier_id,
+        "algorithm": attributes.get("algorithm", AUTO),
+        "chunk_bytes": attributes.get("chunk_bytes", 0),
     }
 
 
@@ -53,17 +57,20 @@ def synchronous(attributes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if verb in ("all_reduce", "reduce_scatter"):
         found["reduce_type"] = attributes["reduce_type"]
     if verb == "all_reduce":
-        found |= {"algorithm": "auto", "chunk_bytes": 0}
+        found |= {name: attributes[name] for name in ("algorithm", "chunk_bytes")}
     if verb == "permute":
         found["pairs"] = attributes["pairs"]
     return verb, found
 
 
-def arguments_of(collective: str, dims: Sequence[int], pairs: Sequence[Any], reduce_type: str) -> tuple[Any, ...]:
-    """What the torch op of a collective takes after `x` and `axes`, but for `parts`."""
+def arguments_of(
+    collective: str, dims: Sequence[int], pairs: Sequence[Any], reduce_type: str, algorithm: str, chunk_bytes: int
+) -> tuple[Any, ...]:
+    """What the torch op of a collective takes after `x` and `axes`, but for `parts`; of an all_reduce's algorithm what
+    was `chosen`."""
     if collective == "permute":
         return (list(pairs),)
-    return (*dims, reduce_type) if reduce_type else tuple(dims)
+    return (*dims, reduce_type, *chosen(algorithm, chunk_bytes)) if reduce_type else tuple(dims)
 
 
 def _start(
@@ -74,10 +81,14 @@ def _start(
     pairs: list[int],
     reduce_type: str,
     parts: int,
-    *_: Any,
+    token: int,
+    wait_on: list[int],
+    barrier_id: int,
+    algorithm: str = AUTO,
+    chunk_bytes: int = 0,
 ) -> torch.Tensor:
     assert collective in COLLECTIVES, collective
-    arguments = arguments_of(collective, dims, pairs, reduce_type)
+    arguments = arguments_of(collective, dims, pairs, reduce_type, algorithm, chunk_bytes)
     whole = (*arguments, parts) if collective in _RESIZED else arguments
     return getattr(torch.ops.samite, collective)(x, axes, *whole)
 

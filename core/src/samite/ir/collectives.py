@@ -11,19 +11,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from samite.layout import Factor
 
-__all__ = ["COLLECTIVES", "RANK_LOCAL", "Endpoint", "current", "join_axes", "split_axes", "using"]
+__all__ = ["AUTO", "COLLECTIVES", "RANK_LOCAL", "Endpoint", "chosen", "current", "join_axes", "split_axes", "using"]
+
+
+AUTO = "auto"
+"""The `algorithm` of an all_reduce that is left to whoever carries it out."""
 
 
 class Endpoint(Protocol):
     """One rank's side of every collective (`samite.hal.Communicator`), and its place on the mesh."""
 
-    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor: ...
+    def all_reduce(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+    ) -> torch.Tensor: ...
     def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor: ...
     def reduce_scatter(self, x: torch.Tensor, axes: Sequence[str], dim: int, reduce_type: str) -> torch.Tensor: ...
     def all_to_all(self, x: torch.Tensor, axes: Sequence[str], split_dim: int, concat_dim: int) -> torch.Tensor: ...
@@ -60,8 +66,14 @@ def split_axes(axes: str) -> tuple[str, ...]:
     return tuple(axes.split(",")) if axes else ()
 
 
+def chosen(algorithm: str, chunk_bytes: int) -> tuple[Any, ...]:
+    """The arguments of an all_reduce that say how: none unless that was chosen, so that endpoints which know no
+    algorithms are never asked for one."""
+    return () if algorithm == AUTO else (algorithm, chunk_bytes)
+
+
 _lib = torch.library.Library("samite", "FRAGMENT")
-_lib.define("all_reduce(Tensor x, str axes, str reduce_type) -> Tensor")
+_lib.define("all_reduce(Tensor x, str axes, str reduce_type, str algorithm='auto', int chunk_bytes=0) -> Tensor")
 _lib.define("all_gather(Tensor x, str axes, int dim, int parts) -> Tensor")
 _lib.define("reduce_scatter(Tensor x, str axes, int dim, str reduce_type, int parts) -> Tensor")
 _lib.define("all_to_all(Tensor x, str axes, int split_dim, int concat_dim, int parts) -> Tensor")
@@ -77,8 +89,10 @@ RANK_LOCAL = ("shard", "axis_index", "valid_length")
 `valid_length` what is no padding in its chunk of `size` elements, cut by one axis after the other."""
 
 
-def _all_reduce(x: torch.Tensor, axes: str, reduce_type: str) -> torch.Tensor:
-    return current().all_reduce(x, split_axes(axes), reduce_type)
+def _all_reduce(
+    x: torch.Tensor, axes: str, reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+) -> torch.Tensor:
+    return current().all_reduce(x, split_axes(axes), reduce_type, *chosen(algorithm, chunk_bytes))
 
 
 def _all_gather(x: torch.Tensor, axes: str, dim: int, parts: int) -> torch.Tensor:
@@ -133,7 +147,7 @@ def _resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 
 
 @torch.library.register_fake("samite::all_reduce")
-def _(x: torch.Tensor, axes: str, reduce_type: str) -> torch.Tensor:
+def _(x: torch.Tensor, axes: str, reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0) -> torch.Tensor:
     return x.new_empty(x.shape)
 
 

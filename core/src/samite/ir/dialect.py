@@ -122,6 +122,8 @@ def dist_dialect() -> Any:
         token: ir.IntegerAttr
         wait_on: ir.ArrayAttr
         barrier_id: ir.IntegerAttr
+        algorithm: ir.StringAttr
+        chunk_bytes: ir.IntegerAttr
         out: Result[Any]
         verify_invariants = checked(over_axes, started)
 

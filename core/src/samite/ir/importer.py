@@ -187,13 +187,14 @@ def _importers() -> tuple[type, type]:
 
         def _import_dist_call(self, loc: Any, node: torch.fx.Node, target: Any) -> None:
             schema = target._schema
-            bound = dict(zip((a.name for a in schema.arguments), node.args, strict=True))
+            bound = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+            bound |= zip((a.name for a in schema.arguments), node.args, strict=False)
             tensors = [self.resolve_node_value(a) for a in bound.values() if isinstance(a, torch.fx.Node)]
             operation = ir.Operation.create(
                 f"dist.{target._opname}",
                 results=self._unpack_node_result_types(node, schema),
                 operands=tensors,
-                attributes={key: encode(value) for key, value in _dist_attributes(target._opname, bound).items()},
+                attributes={key: encode(value) for key, value in _dist_attributes(bound).items()},
                 loc=loc,
             )
             self.bind_node_value(node, operation.results[0])
@@ -250,12 +251,10 @@ def _line(node: torch.fx.Node) -> str:
     return (node.meta.get("custom") or {}).get("line", "")
 
 
-def _dist_attributes(name: str, bound: dict[str, Any]) -> dict[str, Any]:
+def _dist_attributes(bound: dict[str, Any]) -> dict[str, Any]:
     found = {key: value for key, value in bound.items() if key not in ("x", "parts", "peers")}
     if "axes" in found:
         found["axes"] = split_axes(found["axes"])
-    if name == "all_reduce":
-        found |= {"algorithm": "auto", "chunk_bytes": 0}
     if "pairs" in found:
         found["pairs"] = tuple(zip(found["pairs"][::2], found["pairs"][1::2], strict=True))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from samite.ir.verifier import REDUCE_TYPES, between_peers, decoded, size_of_result, type_of
+from samite.ir.verifier import ALGORITHMS, REDUCE_TYPES, between_peers, decoded, size_of_result, type_of
 
 __all__ = ["in_flight", "started"]
 
@@ -26,6 +26,8 @@ def started(op: Any) -> str:
     reduces, shrunk, grown = _STARTED[verb]
     if reduce_type not in (REDUCE_TYPES if reduces else ("",)):
         return f"reduce_type {reduce_type!r} does not fit {verb}"
+    if decoded(op, "algorithm") not in (ALGORITHMS if verb == "all_reduce" else ALGORITHMS[:1]):
+        return f"algorithm {decoded(op, 'algorithm')!r} does not fit {verb}"
     wanted = len({shrunk, grown} - {None})
     if not isinstance(dims, tuple) or len(dims) != wanted:
         return f"{verb} has {wanted} dims, have {dims}"

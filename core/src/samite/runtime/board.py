@@ -15,6 +15,7 @@ import torch
 
 from samite.hal.driver import Communicator, InFlight
 from samite.hal.shared import Segment
+from samite.ir.collectives import AUTO, chosen
 
 __all__ = ["Board", "Row", "Sequenced"]
 
@@ -111,8 +112,10 @@ class Sequenced(Communicator):
         self.inside = False
         """Whether a collective is under way: an error then is the peers' as likely as this rank's."""
 
-    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
-        return self._call("all_reduce", x, axes, reduce_type)
+    def all_reduce(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+    ) -> torch.Tensor:
+        return self._call("all_reduce", x, axes, reduce_type, *chosen(algorithm, chunk_bytes))
 
     def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor:
         return self._call("all_gather", x, axes, dim)

@@ -14,7 +14,7 @@ from torch import fx
 
 from samite.errors import UnsupportedOp
 from samite.ir.asynchronous import arguments_of
-from samite.ir.collectives import split_axes
+from samite.ir.collectives import chosen, split_axes
 from samite.ir.regions import call_of, is_control_flow
 
 __all__ = ["Collective", "Expression", "Writer", "line_of"]
@@ -139,9 +139,10 @@ def line_of(node: fx.Node) -> str:
 
 
 def _arguments(node: fx.Node) -> list[Any]:
-    """A samite op's arguments by position: their schemas have neither defaults nor keyword-only arguments."""
+    """A samite op's arguments by position: their schemas have no keyword-only arguments."""
     op: Any = node.target
-    return [*node.args, *(node.kwargs[argument.name] for argument in op._schema.arguments[len(node.args) :])]
+    rest = op._schema.arguments[len(node.args) :]
+    return [*node.args, *(node.kwargs.get(argument.name, argument.default_value) for argument in rest)]
 
 
 def _collective(writer: Writer, node: fx.Node) -> str:
@@ -149,15 +150,17 @@ def _collective(writer: Writer, node: fx.Node) -> str:
     x, axes, *rest = _arguments(node)
     if op._opname == "permute":
         rest = [tuple(zip(rest[0][::2], rest[0][1::2], strict=True))]
-    elif op._opname != "all_reduce":
+    elif op._opname == "all_reduce":
+        rest = [rest[0], *chosen(*rest[1:])]
+    else:
         rest.pop()  # `parts` is what the mesh says; the communicator knows it
     site = Collective(op._opname, split_axes(axes), tuple(rest), line_of(node))
     return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"
 
 
 def _start(writer: Writer, node: fx.Node) -> str:
-    x, verb, axes, dims, pairs, reduce_type, *_ = _arguments(node)
-    arguments = arguments_of(verb, dims, list(zip(pairs[::2], pairs[1::2], strict=True)), reduce_type)
+    x, verb, axes, dims, pairs, reduce_type, _, _, _, _, *how = _arguments(node)
+    arguments = arguments_of(verb, dims, list(zip(pairs[::2], pairs[1::2], strict=True)), reduce_type, *how)
     arguments = tuple(tuple(value) if isinstance(value, list) else value for value in arguments)
     site = Collective(verb, split_axes(axes), arguments, line_of(node), started=True)
     return f"yield {writer.constant(site, 'collective')}, {writer.literal(x)}"

@@ -12,6 +12,7 @@ from samite.errors import ConfigError, nearest
 from samite.hal.driver import Communicator, Device, Driver, Executable, Group, OpSignature, Support
 from samite.hal.memory import Allocator
 from samite.hal.program import Program
+from samite_cpu.algorithms import ALGORITHMS
 from samite_cpu.allocator import SharedMemory
 from samite_cpu.devices import host_devices
 from samite_cpu.executable import AtenExecutable
@@ -25,6 +26,7 @@ class CpuDriver(Driver):
     """Runs programs on the host. Options: `mode`, "aten" (default) or "inductor"."""
 
     collectives: Literal["native", "communicator", "none"] = "communicator"
+    algorithms: Sequence[str] = tuple(ALGORITHMS)
 
     def devices(self) -> Sequence[Device]:
         return host_devices()

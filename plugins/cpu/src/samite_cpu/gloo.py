@@ -14,10 +14,14 @@ from torch._C import _distributed_c10d as c10d
 
 from samite.errors import MeshError, UnsupportedOp
 from samite.hal.driver import Arrived, Communicator, Group, InFlight
+from samite.ir.collectives import AUTO
+from samite_cpu.algorithms import ALGORITHMS, Pairs
+from samite_cpu.background import Background
 from samite_cpu.stacking import joined, stacked
 
 __all__ = ["GlooCommunicator"]
 
+LAST_TAG = 2**20  # of messages: more than are ever under way; 0 is that of permutations
 FOREVER = 24 * 3600.0  # an engine that watches its ranks ends those that wait for a dead one
 
 _REDUCE_OPS = {
@@ -65,13 +69,18 @@ class GlooCommunicator(Communicator):
         self._interface: str | None = group.options.get("interface_address")
         self._groups: dict[tuple[str, ...], Any] = {}  # ProcessGroupGloo, whose stubs lack its collectives
         self._store: dist.Store | None = None
+        self._background, self._tag = Background("samite-gloo"), 0
         if group.mesh.size > 1:
             host, _, port = group.address.rpartition(":")
             store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
             self._store = dist.PrefixStore(f"{group.options.get('namespace', 'samite')}/gloo/{group.generation}", store)
 
-    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
-        return self._all_reduce(x, axes, reduce_type).wait()
+    def all_reduce(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+    ) -> torch.Tensor:
+        if algorithm == AUTO or self._parts(axes) == 1 or not x.numel():
+            return self._all_reduce(x, axes, reduce_type).wait()
+        return self._by_messages(x, axes, reduce_type, algorithm, chunk_bytes)()
 
     def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor:
         return self._all_gather(x, axes, dim).wait()
@@ -86,12 +95,17 @@ class GlooCommunicator(Communicator):
         return self._permute(x, axes, pairs).wait()
 
     def start(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> InFlight:
-        """On gloo's own thread: the collectives of a group take place in the order in which they were started."""
+        """On gloo's own thread: the collectives of a group take place in the order in which they were started. Those
+        by an algorithm of ours have a thread, too."""
         return getattr(self, f"_{verb}")(x, axes, *arguments)
 
-    def _all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> InFlight:
+    def _all_reduce(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+    ) -> InFlight:
         if self._parts(axes) == 1 or not x.numel():
             return Arrived(x)
+        if algorithm != AUTO:
+            return self._background.start(self._by_messages(x, axes, reduce_type, algorithm, chunk_bytes))
         given, x, reduce_type = x.dtype, *_reducible(x, reduce_type)
         # gloo reduces in place, and `x` may be read again.
         total = x.clone(memory_format=torch.contiguous_format)
@@ -131,17 +145,37 @@ class GlooCommunicator(Communicator):
             works.append(self._group(axes).alltoall_base(_bytes(received), _bytes(chunks), [], [], options))
         return _Works(works, lambda: joined(received, concat_dim))
 
+    def _by_messages(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str, chunk_bytes: int
+    ) -> Callable[[], torch.Tensor]:
+        """An all_reduce by one of `ALGORITHMS`, not yet begun. Its messages have a tag of their own, which every rank
+        counts alike."""
+        shape, given, x, reduce_type = x.shape, x.dtype, *_reducible(x, reduce_type)
+        flat, ranks, group = x.reshape(-1), self._parts(axes), self._group(axes)
+        mine, chunk = group.rank(), chunk_bytes // x.itemsize
+        self._tag = self._tag % LAST_TAG + 1
+
+        def send(part: torch.Tensor, pairs: Pairs, tag: int = self._tag) -> InFlight:
+            return self._sent(group, part, pairs, torch.empty_like(part), tag)
+
+        return lambda: ALGORITHMS[algorithm](flat, reduce_type, ranks, mine, chunk, send).to(given).view(shape)
+
     def _permute(self, x: torch.Tensor, axes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> InFlight:
-        mine = self._mesh.peers(self._rank, axes).index(self._rank)
-        sent, received = _bytes(x.contiguous()), torch.zeros_like(x, memory_format=torch.contiguous_format)
-        works = list[Any]()
-        for source, target in pairs if x.numel() else ():
+        received = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        if not x.numel() or self._parts(axes) == 1:
+            return Arrived(x if pairs else received)
+        return self._sent(self._group(axes), x.contiguous(), pairs, received, 0)
+
+    def _sent(self, group: Any, x: torch.Tensor, pairs: Pairs, received: torch.Tensor, tag: int) -> InFlight:
+        """`x` on its way to the targets of this rank, and `received` what its source sends, if it has one."""
+        mine, sent, works = group.rank(), _bytes(x), list[Any]()
+        for source, target in pairs:
             if source == target == mine:
                 _bytes(received).copy_(sent)
             elif source == mine:
-                works.append(self._group(axes).send([sent], target, 0))
+                works.append(group.send([sent], target, tag))
             elif target == mine:
-                works.append(self._group(axes).recv([_bytes(received)], source, 0))
+                works.append(group.recv([_bytes(received)], source, tag))
         return _Works(works, lambda: received, self._timeout)
 
     def barrier(self) -> None:
@@ -149,6 +183,7 @@ class GlooCommunicator(Communicator):
             self._group(self._mesh.axes).barrier(self._timed(c10d.BarrierOptions())).wait()
 
     def close(self) -> None:
+        self._background.close()
         self._groups.clear()
         self._store = None
 

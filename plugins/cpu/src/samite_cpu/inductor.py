@@ -13,7 +13,7 @@ import torch
 
 from samite.hal.driver import Bound, Communicator, Event, Executable, StateSlot
 from samite.hal.program import Program
-from samite.ir.collectives import using
+from samite.ir.collectives import AUTO, chosen, using
 from samite.lowering import Sizes, to_fx
 from samite.mesh import Mesh
 from samite_cpu.closing import Closed, close
@@ -93,8 +93,10 @@ class _Endpoint:
     def axis_index(self, axes: Sequence[str]) -> int:
         return self._mesh.peers(self._rank, axes).index(self._rank)
 
-    def all_reduce(self, x: torch.Tensor, axes: Sequence[str], reduce_type: str) -> torch.Tensor:
-        return self._own("all_reduce", x, axes, reduce_type)
+    def all_reduce(
+        self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
+    ) -> torch.Tensor:
+        return self._own("all_reduce", x, axes, reduce_type, *chosen(algorithm, chunk_bytes))
 
     def all_gather(self, x: torch.Tensor, axes: Sequence[str], dim: int) -> torch.Tensor:
         return self._own("all_gather", x, axes, dim)

@@ -140,6 +140,17 @@ class CollectiveSuite(Suite):
         for result, wanted in zip(results, case.expect(*operands), strict=True):
             torch.testing.assert_close(result.cpu(), wanted)
 
+    def test_reduces_by_the_algorithms_that_it_names(self, driver: Driver, ranks: Ranks) -> None:
+        for algorithm in driver.algorithms:
+            for kind in REDUCTIONS:
+                how = (X, kind, algorithm, 64)
+                case = Case(f"{algorithm} {kind}", "all_reduce", how, lambda a, b, k=kind: _both(_reduced(k, a, b)))
+                for shape in (*SHAPES, (1,), (1001,)):
+                    operands = [_operand(shape, "float32", seed) for seed in range(2)]
+                    self.check(ranks, case, *operands)
+                    for result in ranks.call("start", [("all_reduce", operand, *how) for operand in operands]):
+                        torch.testing.assert_close(result.cpu(), _reduced(kind, *operands))
+
     def test_barrier(self, ranks: Ranks) -> None:
         assert ranks.call("barrier", [()] * WORLD.size) == [None, None]
 
