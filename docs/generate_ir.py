@@ -25,6 +25,7 @@ from samite.ir.dialect import dist_dialect
 from samite.ir.importer import import_graph
 from samite.ir.module import Module
 from samite.passes.pipeline import default_passes
+from samite.topology import Topology
 
 PAGE = Path(__file__).with_name("ir.md")
 SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -138,7 +139,7 @@ def dialect() -> Iterator[str]:
 def passes() -> Iterator[str]:
     yield "| pass | what it does |"
     yield "| --- | --- |"
-    for made in default_passes({}, {}, 1, overlap=True):
+    for made in default_passes({}, {}, 1, overlap=True, topology=Topology()):
         summary = (sys.modules[type(made).__module__].__doc__ or "").split("\n\n")[0]
         yield f"| `{made.name}` | {' '.join(summary.partition(': ')[2].split())} |"
 

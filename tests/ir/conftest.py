@@ -17,7 +17,7 @@
     // ERROR: axis ['pp'] is not in the mesh
 
 A RUN line is Python: a pass by its name, or several with commas between; `Shard`, `Replicate` and `Partial` are there,
-and `roundtrip()`, which checks that text and bytecode give the module back.
+`topology`, which makes one of dicts, and `roundtrip()`, which checks that text and bytecode give the module back.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from samite.errors import SamiteError
 from samite.ir.module import Module
 from samite.passes.base import Pass
 from samite.passes.pipeline import default_passes
+from samite.topology import Topology
 
 
 class Roundtrip:
@@ -55,8 +56,10 @@ class Roundtrip:
         return module
 
 
-WORDS: dict[str, Any] = {p.name: type(p) for p in (*default_passes({}, {}, 1, overlap=True), Roundtrip())}
-WORDS |= {"Shard": Shard, "Replicate": Replicate, "Partial": Partial}
+WORDS: dict[str, Any] = {
+    p.name: type(p) for p in (*default_passes({}, {}, 1, overlap=True, topology=Topology()), Roundtrip())
+}
+WORDS |= {"Shard": Shard, "Replicate": Replicate, "Partial": Partial, "topology": Topology.from_dict}
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

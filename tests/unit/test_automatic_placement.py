@@ -361,6 +361,8 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = configured_topology(mesh)
     assert [axis for axis, _ in found.links] == ["a"]
     assert len(found.link("a").times) == 2
+    assert [name for name, times in found.link("a").algorithms if len(times) == 2] == ["direct", "ring", "tree"]
+    assert 0 <= found.overlap.efficiency <= 1
     assert found.device.rate("float32") > 0
     monkeypatch.setattr("samite.api.probe.session_of", None)  # from now on nothing is measured
     assert configured_topology(mesh) == found

@@ -18,14 +18,17 @@ from samite.ir.module import Module
 from samite.mesh import Mesh
 from samite.passes.base import Pass
 from samite.passes.bucket_collectives import BucketCollectives
+from samite.passes.choose_algorithm import ChooseAlgorithm
 from samite.passes.fuse_collectives import FuseCollectives
 from samite.passes.overlap_communication import OverlapCommunication
 from samite.passes.traffic import collectives
+from samite.topology import Link, Topology
 
 MESH = Mesh(("dp", "tp"), (2, 3))
 AXES = [("dp",), ("tp",), ("dp", "tp"), ("tp", "dp")]
 WIDTH = 6
 """Rows of every value: all groups of ranks can share them evenly."""
+UNLIKE = Topology(links=(("dp", Link(1e4, 1e-3)), ("tp", Link(1e9, 1e-6))))
 
 Instruction = tuple[str, int, int, tuple[str, ...], str]
 """An op, which values it takes, over which axes, and how it reduces."""
@@ -100,6 +103,7 @@ def test_results_are_the_same(instructions: list[Instruction], bucket_bytes: int
     fused = same(before, [FuseCollectives()])
     bucketed = same(before, [FuseCollectives(), BucketCollectives(bucket_bytes)])
     same(before, [FuseCollectives(), BucketCollectives(bucket_bytes), OverlapCommunication()])
+    same(before, [BucketCollectives(bucket_bytes), ChooseAlgorithm(UNLIKE, ("direct", "tree")), OverlapCommunication()])
     counts = [len(list(collectives(m.graph, MESH))) for m in (before, fused, bucketed)]
     assert counts == sorted(counts, reverse=True)
     moved = [sum(c.nbytes for c in collectives(m.graph, MESH)) for m in (before, fused)]

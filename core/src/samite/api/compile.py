@@ -128,7 +128,8 @@ class Compiled:
             keep_text=keep_text,
             check=settings.debug_checks,
             overlap=settings.overlap,
-            topology=configured_topology(self.measured) if rest == "auto" and self.mesh.size > 1 else None,
+            topology=configured_topology(self.measured) if self.mesh.size > 1 else None,
+            automatic=rest == "auto",
             memory=int(settings.memory_per_rank),
             compare=compare,
         )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
 from samite.hal.program import Program, Result
+from samite.ir.collectives import AUTO
 from samite.layout import Layout
 from samite.mesh import Mesh
+from samite.plugins import driver
 from samite.runtime.session import Session, session_of
-from samite.topology import DeviceSpec, Link, Topology
+from samite.topology import DeviceSpec, Link, Overlap, Times, Topology
 
 __all__ = ["measure"]
 
@@ -34,8 +37,10 @@ Body = Callable[[torch.Tensor], torch.Tensor]
 def measure(mesh: Mesh) -> Topology:
     """All ranks work at once, so what they share is shared."""
     session = session_of(mesh)
-    links = tuple((axis, _link(session, axis, n)) for axis, n in mesh.items() if n > 1)
-    return Topology(_device(session, mesh), links)
+    axes = [axis for axis, n in mesh.items() if n > 1]
+    links = tuple((axis, _link(session, axis)) for axis in axes)
+    overlap = _overlap(session, axes[0]) if axes else Overlap()
+    return Topology(_device(session, mesh), links, overlap=overlap)
 
 
 def _device(session: Session, mesh: Mesh) -> DeviceSpec:
@@ -47,21 +52,66 @@ def _device(session: Session, mesh: Mesh) -> DeviceSpec:
     return DeviceSpec(mesh.backends[0], 0, flops, 2 * SIZES[-1] / pass_, start)
 
 
-def _link(session: Session, axis: str, n: int) -> Link:
+def _link(session: Session, axis: str) -> Link:
     """An all_reduce brings a rank 2 (n - 1) / n times the tensor."""
-    times: list[tuple[float, float]] = []
-    for size in SIZES:
-        seconds = _seconds(session, (size // 4,), lambda x: torch.ops.samite.all_reduce(x, axis, "max"))
-        times.append((2 * (n - 1) * size / n, max([seconds, *(t for _, t in times)])))
+    n, algorithms = session.mesh[axis], driver(session.mesh.backends[0]).algorithms
+    times = tuple((2 * (n - 1) * size / n, seconds) for size, seconds in _all_reduces(session, axis, AUTO))
     (less, before), (more, after) = times[-2:]
     bandwidth = (more - less) / max(after - before, 1e-9)
-    return Link(bandwidth, times[0][1], tuple(times))
+    return Link(bandwidth, times[0][1], times, tuple((name, _all_reduces(session, axis, name)) for name in algorithms))
+
+
+def _all_reduces(session: Session, axis: str, algorithm: str) -> Times:
+    """By the bytes of the tensor; more never take less time."""
+    found: list[tuple[float, float]] = []
+    for size in SIZES:
+
+        def reduced(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.samite.all_reduce(x, axis, "max", algorithm)
+
+        found.append((size, max([_seconds(session, (size // 4,), reduced), *(seconds for _, seconds in found)])))
+    return tuple(found)
+
+
+def _overlap(session: Session, axis: str) -> Overlap:
+    """Products beside an all_reduce that takes about as long, and a message that is started beside one that is not."""
+
+    def started(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.samite.start(x, "all_reduce", axis, [], [], "max", session.mesh[axis], 0, [], -1)
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        square = torch.zeros((SQUARE, SQUARE))
+        for _ in range(count):
+            square = square @ square
+        return x
+
+    def beside(x: torch.Tensor) -> torch.Tensor:
+        under_way = started(x)
+        computed(x)
+        return torch.ops.samite.wait(under_way)
+
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.samite.all_reduce(x, axis, "max")
+
+    shape, count = (SIZES[-1] // 4,), 1
+    communicating = _seconds(session, shape, reduced)
+    count = max(1, round(communicating / _seconds(session, shape, computed)))
+    computing, both = _seconds(session, shape, computed), _seconds(session, shape, beside)
+    hidden = (computing + communicating - both) / min(computing, communicating)
+    apart = _seconds(session, (1,), lambda x: torch.ops.samite.wait(started(x)), MANY)
+    latency = apart - _seconds(session, (1,), reduced, MANY)
+    return Overlap(min(1.0, max(0.0, hidden)), max(0.0, latency))
 
 
 def _seconds(session: Session, shape: tuple[int, ...], body: Body, repeats: int = REPEATS) -> float:
     """Of `body`, on a tensor of this shape on every rank."""
-    with_it, without = (_run(session, _program(session.mesh, shape, body, n)) for n in (repeats, 0))
-    return max(with_it - without, 1e-9) / repeats
+    with_it = _run(session, _program(session.mesh, shape, body, repeats))
+    return max(with_it - _without(session, shape), 1e-9) / repeats
+
+
+@lru_cache(maxsize=64)
+def _without(session: Session, shape: tuple[int, ...]) -> float:
+    return _run(session, _program(session.mesh, shape, torch.neg, 0))
 
 
 def _program(mesh: Mesh, shape: tuple[int, ...], body: Body, repeats: int) -> Program:

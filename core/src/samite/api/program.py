@@ -40,6 +40,7 @@ def build(
     check: bool = False,
     overlap: bool = False,
     topology: Topology | None = None,
+    automatic: bool = False,
     memory: int = 0,
     compare: bool = False,
 ) -> Built:
@@ -47,15 +48,16 @@ def build(
     and UnsupportedOp for an op that the mesh's backend declines.
 
     `layouts` are those that arguments have already; the user's placements are stronger. With `check` the module is
-    verified after every pass, with `overlap` communication runs beside computation. With a `topology` layouts that
-    no placement fixes are chosen by what they cost there, so that a rank holds no more than `memory` bytes (0: any
-    number); with `compare` more ways are priced, to be told of.
+    verified after every pass, with `overlap` communication runs beside computation. The `topology` says how to
+    communicate. If placement is `automatic`, layouts that no placement fixes are chosen by what they cost there, so
+    that a rank holds no more than `memory` bytes (0: any number); with `compare` more ways are priced, to be told of.
     """
     from samite.api.extensions import load_rules, with_passes
     from samite.api.support import check_support
     from samite.ir.importer import import_graph
     from samite.passes.pipeline import collector_paused, default_passes, run_passes
     from samite.passes.placement import Automatic
+    from samite.plugins import driver
 
     load_rules(mesh.backends)
     with collector_paused():
@@ -65,12 +67,20 @@ def build(
             aliases=[r.argument for r in capture.results],
             mesh=mesh,
         )
-        automatic = None
-        if topology is not None:
+        chosen = None
+        if topology is not None and automatic:
             inputs = frozenset(a.name for a in capture.arguments if a.kind == "input")
             held = frozenset(name for name in layouts or () if not any(matches(name, each) for each in placements))
-            automatic = Automatic(topology, inputs, memory, compare, held)
-        defaults = default_passes(placements, layouts or {}, bucket_bytes, overlap=overlap, automatic=automatic)
+            chosen = Automatic(topology, inputs, memory, compare, held)
+        defaults = default_passes(
+            placements,
+            layouts or {},
+            bucket_bytes,
+            overlap=overlap,
+            automatic=chosen,
+            topology=topology,
+            algorithms=() if mesh.engine == "lockstep" else driver(mesh.backends[0]).algorithms,
+        )
         passes = with_passes(defaults)
         module, records = run_passes(module, passes, keep_text, check=check)
         if mesh.engine != "lockstep":  # which interprets, whatever the backend

@@ -22,6 +22,9 @@ log = logging.getLogger("samite")
 MEASURE = "measure"
 """The setting that has a mesh measured."""
 
+PROBE = 2
+"""What is measured; an earlier probe's files say less."""
+
 
 def configured_topology(mesh: Mesh) -> Topology:
     """As the settings say: of a file, measured, or usual numbers. Ranks that compile each for itself must choose alike,
@@ -78,6 +81,6 @@ def measured_topology(mesh: Mesh) -> Topology:
 def _kept(mesh: Mesh) -> Path:
     """The file for a mesh on this host."""
     here = platform.node(), platform.machine(), os.cpu_count()
-    key = hashlib.sha256(repr((mesh.axes, mesh.shape, mesh.backends, mesh.engine, mesh.options, here)).encode())
+    key = hashlib.sha256(repr((PROBE, mesh.axes, mesh.shape, mesh.backends, mesh.engine, mesh.options, here)).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "samite" / "topology" / f"{key.hexdigest()[:16]}.json"

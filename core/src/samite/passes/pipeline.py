@@ -13,6 +13,7 @@ from samite.ir.regions import all_nodes
 from samite.layout import Layout
 from samite.passes.base import Pass, PassRecord
 from samite.passes.bucket_collectives import BucketCollectives
+from samite.passes.choose_algorithm import ChooseAlgorithm
 from samite.passes.constrain import Constrain, Placements
 from samite.passes.fuse_collectives import FuseCollectives
 from samite.passes.hoist_invariants import HoistInvariants
@@ -23,6 +24,7 @@ from samite.passes.place import Place
 from samite.passes.placement import Automatic
 from samite.passes.traffic import collectives
 from samite.passes.verify import Verify
+from samite.topology import Topology
 
 __all__ = ["collector_paused", "default_passes", "run_passes"]
 
@@ -34,9 +36,12 @@ def default_passes(
     *,
     overlap: bool = False,
     automatic: Automatic | None = None,
+    topology: Topology | None = None,
+    algorithms: Sequence[str] = (),
 ) -> list[Pass]:
     """From an imported module to a local one. `layouts` are those that arguments have already; with `overlap`
-    communication runs beside computation where it can; with `automatic` layouts are chosen by cost."""
+    communication runs beside computation where it can; with `automatic` layouts are chosen by cost. For the links of
+    `topology` all_reduces are given one of the backend's `algorithms`."""
     return [
         Normalise(),
         HoistInvariants(),
@@ -45,6 +50,7 @@ def default_passes(
         Partition(),
         FuseCollectives(),
         BucketCollectives(bucket_bytes),
+        *([] if topology is None else [ChooseAlgorithm(topology, algorithms)]),
         *([OverlapCommunication()] if overlap else []),
         Verify(),
     ]

@@ -9,6 +9,7 @@ from math import prod
 
 import torch
 
+from samite.ir.collectives import AUTO
 from samite.ir.graph import Graph, Node, Source
 
 __all__ = ["Collective", "collectives", "is_collective", "itemsize"]
@@ -28,6 +29,8 @@ class Collective:
 
     `node` is the index of its node in the function, or of the op whose region it is in: `inside` names such ops,
     outermost first ("cond", "while", "scan"). It runs `times` a step: a branch counts as taken, a `while` as run once.
+    `algorithm` and `chunk` (bytes of a piece) say how an all_reduce is carried out, `started` whether it is waited for
+    elsewhere.
     """
 
     verb: str
@@ -39,6 +42,9 @@ class Collective:
     node: int
     times: int = 1
     inside: tuple[str, ...] = ()
+    algorithm: str = AUTO
+    chunk: int = 0
+    started: bool = False
 
 
 def is_collective(node: Node) -> bool:
@@ -59,7 +65,19 @@ def collectives(graph: Graph, mesh: Mapping[str, int]) -> Iterator[Collective]:
             axes: tuple[str, ...] = node.op.literals["axes"]
             type = node.op.operands[0]
             nbytes = _elements(node, verb, prod(mesh[a] for a in axes)) * itemsize(type.dtype)
-            yield Collective(verb, axes, nbytes, node.source, type.shape, type.dtype, index)
+            literals = node.op.literals
+            yield Collective(
+                verb,
+                axes,
+                nbytes,
+                node.source,
+                type.shape,
+                type.dtype,
+                index,
+                algorithm=literals.get("algorithm", AUTO),
+                chunk=literals.get("chunk_bytes", 0),
+                started=node.op.name == "dist.start",
+            )
 
 
 def _elements(node: Node, verb: str, peers: int) -> int:

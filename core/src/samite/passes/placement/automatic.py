@@ -10,12 +10,14 @@ from samite.errors import PlacementError
 from samite.ir.graph import Graph
 from samite.layout import Layout
 from samite.passes.placement.assignment import Assignment
-from samite.passes.placement.costs import Costs, moves_nothing
-from samite.passes.placement.explanation import bytes_in_words, cost_in_words, split_in_words
+from samite.passes.placement.costs import Costs
+from samite.passes.placement.explanation import cost_in_words, split_in_words
 from samite.passes.placement.integer import Search, search
 from samite.passes.placement.plain import batched, over_all_axes
 from samite.passes.placement.search import best_placement
 from samite.passes.placement.walk import Placement
+from samite.passes.roofline import moves_nothing
+from samite.passes.words import bytes_in_words
 from samite.topology import Topology
 
 __all__ = ["Automatic", "Candidate", "Decision", "decide"]

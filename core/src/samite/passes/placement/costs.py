@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from math import prod
 
 from samite.ir.context import TensorType
-from samite.ir.graph import Op, overload
+from samite.ir.graph import Op
 from samite.layout import Layout, plan
+from samite.passes.communication import Communication
 from samite.passes.fragments import local_op
 from samite.passes.placement.regions import ITERATIONS, RegionPlan
+from samite.passes.roofline import flops, moves_nothing, roof
 from samite.passes.traffic import collectives, itemsize
-from samite.rules.binding import Bound, bind
+from samite.rules.binding import bind
 from samite.rules.planning import OpPlan
 from samite.topology import Topology
 
-__all__ = ["Costs", "flops", "moves_nothing"]
-
+__all__ = ["Costs"]
 
 TIE = 1e-9
 """Seconds: less than anything that a choice could gain."""
@@ -28,13 +28,13 @@ class Costs:
 
     def __init__(self, mesh: Mapping[str, int], topology: Topology) -> None:
         self.mesh, self.topology = dict(mesh), topology
+        self.communication = Communication(mesh, topology)
         self._items = tuple(mesh.items())
         self._ops: dict[tuple[Op, tuple[Layout, ...], tuple[Layout, ...]], float] = {}
         self._ways: dict[tuple[Layout, Layout, str], tuple[float, float, float]] = {}
 
     def op(self, op: Op, made: OpPlan) -> float:
-        """Seconds that an op takes on a shard: the longer of its arithmetic and its memory traffic (Williams,
-        Waterman & Patterson 2009), and what its expansion communicates."""
+        """Seconds that an op takes on a shard, and what its expansion communicates."""
         key = op, made.needs, made.results
         found = self._ops.get(key)
         if found is None:
@@ -104,10 +104,8 @@ class Costs:
                 if letter not in partners and bound.sizes[letter]:
                     share *= prod(f.local(self.mesh) for f in dim) / bound.sizes[letter]
         device = self.topology.device
-        dtype = next((t.dtype for t in op.results if t.dtype.startswith(("float", "bfloat"))), "float32")
         masked = sum(2 * self.nbytes(op.operands[m.operand], made.needs[m.operand]) for m in made.masks)
-        roof = max(flops(op) * share / device.rate(dtype), traffic / device.bandwidth)
-        return device.latency + roof + masked / device.bandwidth
+        return device.latency + roof(op, device, flops(op) * share, traffic) + masked / device.bandwidth
 
     def _regions(self, op: Op, made: RegionPlan) -> float:
         """The ops of a loop as often as it runs, of the costlier branch once, and what moves between them."""
@@ -130,37 +128,4 @@ class Costs:
         body = local_op(op, made.needs, made.results, self._items).body
         if body is None:
             return 0.0
-        found = collectives(body, self.mesh)
-        return sum(
-            self.topology.cost(c.nbytes, max(c.axes, key=lambda a: self.topology.cost(c.nbytes, a))) for c in found
-        )
-
-
-@cache
-def moves_nothing(name: str) -> bool:
-    """Whether an op only looks at its operand in another way."""
-    if name.startswith(("dist.", "vtensor.", "samite.", "prim.")):
-        return name == "dist.constrain"
-    results = overload(name)._schema.returns
-    return bool(results) and all(r.alias_info is not None for r in results)
-
-
-@cache
-def flops(op: Op) -> float:
-    """Operations of a whole op that contracts: two for every point of its index space, of which a window's letters are
-    one. 0 for others: their memory traffic says all."""
-    if op.name.startswith(("dist.", "vtensor.")):
-        return 0.0
-    bound = bind(op)
-    if "sdpa" in op.name or "_scaled_dot_product" in op.name:
-        forward = 2.0 * prod(op.operands[0].shape) * op.operands[1].shape[-2] * 2  # scores, and their product with v
-        return forward * (2.5 if "backward" in op.name else 1)  # torch.utils.flop_counter counts so
-    shared = [letter for letter, kind in bound.reduced.items() if kind == "sum" and _holders(bound, letter) > 1]
-    if not shared:
-        return 0.0
-    free = [x for x in bound.sizes if not any(y < x for y in bound.partners.get(x, ()))]
-    return 2.0 * prod(bound.sizes[x] for x in free)
-
-
-def _holders(bound: Bound, letter: str) -> int:
-    return sum(any(letter in group for group in groups) for groups in bound.operands)
+        return sum(self.communication.received(c.nbytes, c.axes) for c in collectives(body, self.mesh))

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from samite.layout import axes_of
 from samite.passes.placement.assignment import UPDATE, Assignment
-from samite.passes.placement.costs import flops, moves_nothing
+from samite.passes.roofline import flops, moves_nothing
+from samite.passes.words import bytes_in_words, seconds_in_words
 from samite.rules.binding import bind
 
-__all__ = ["bytes_in_words", "cost_in_words", "seconds_in_words", "split_in_words"]
+__all__ = ["cost_in_words", "split_in_words"]
 
 MOST = 0.5
 """The part of the arithmetic, or of the state, from which on an axis is said to split it."""
@@ -21,19 +22,6 @@ def cost_in_words(placed: Assignment) -> str:
     if placed.communicating:
         time += f", {seconds_in_words(placed.communicating)} of it communicating"
     return f"{time}; {bytes_in_words(placed.peak.nbytes)} a rank"
-
-
-def bytes_in_words(nbytes: int) -> str:
-    from rich.filesize import decimal  # at first use: passes are imported with samite
-
-    return decimal(nbytes)
-
-
-def seconds_in_words(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
 
 
 def split_in_words(placed: Assignment) -> str:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from samite.layout import Layout
-from samite.passes.placement.costs import moves_nothing
+from samite.passes.roofline import moves_nothing
 
 if TYPE_CHECKING:
     from samite.passes.placement.assignment import Assignment

@@ -1,0 +1,62 @@
+"""What an op takes on one device: the longer of its arithmetic and its memory traffic (Williams, Waterman & Patterson
+2009), and what it takes to start it."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from samite.ir.graph import Op, overload
+from samite.passes.traffic import itemsize
+from samite.rules.binding import Bound, bind
+from samite.topology import DeviceSpec
+
+__all__ = ["flops", "moves_nothing", "seconds", "traffic"]
+
+
+def seconds(op: Op, device: DeviceSpec) -> float:
+    """Of an op of a local program, whose types are those of a rank; 0 for what starts no kernel."""
+    if moves_nothing(op.name):
+        return 0.0
+    return device.latency + roof(op, device, flops(op), traffic(op))
+
+
+def roof(op: Op, device: DeviceSpec, operations: float, nbytes: float) -> float:
+    """Seconds of so much of an op."""
+    dtype = next((t.dtype for t in op.results if t.dtype.startswith(("float", "bfloat"))), "float32")
+    return max(operations / device.rate(dtype), nbytes / device.bandwidth)
+
+
+def traffic(op: Op) -> int:
+    """Bytes that an op reads and writes."""
+    return sum(prod(t.shape) * itemsize(t.dtype) for t in (*op.operands, *op.results))
+
+
+@cache
+def moves_nothing(name: str) -> bool:
+    """Whether an op only looks at its operand in another way."""
+    if name.startswith(("dist.", "vtensor.", "samite.", "prim.", "constant.")):
+        return name in ("dist.constrain", "constant.none")
+    results = overload(name)._schema.returns
+    return bool(results) and all(r.alias_info is not None for r in results)
+
+
+@cache
+def flops(op: Op) -> float:
+    """Operations of a whole op that contracts: two for every point of its index space, of which a window's letters are
+    one. 0 for others: their memory traffic says all."""
+    if op.name.startswith(("dist.", "vtensor.", "constant.")):
+        return 0.0
+    bound = bind(op)
+    if "sdpa" in op.name or "_scaled_dot_product" in op.name:
+        forward = 2.0 * prod(op.operands[0].shape) * op.operands[1].shape[-2] * 2  # scores, and their product with v
+        return forward * (2.5 if "backward" in op.name else 1)  # torch.utils.flop_counter counts so
+    shared = [letter for letter, kind in bound.reduced.items() if kind == "sum" and _holders(bound, letter) > 1]
+    if not shared:
+        return 0.0
+    free = [x for x in bound.sizes if not any(y < x for y in bound.partners.get(x, ()))]
+    return 2.0 * prod(bound.sizes[x] for x in free)
+
+
+def _holders(bound: Bound, letter: str) -> int:
+    return sum(any(letter in group for group in groups) for groups in bound.operands)
