@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from samite.mesh import Mesh
 from samite.rules.binding import Bound, bind
 from samite.rules.planning import Mask, OpPlan, plan_between, plan_op, settle
 from samite.testing.rulecheck.placements import layouts_of
+from samite.testing.rulecheck.plans import plans_of
 from samite.testing.rulecheck.sample import one_op
 
 MESH = {"a": 2, "b": 2}
@@ -175,6 +177,14 @@ def test_results_that_are_left_out_owe_nothing() -> None:
     assert made.masks == ()
 
 
+def test_a_factor_of_one_in_a_compound_is_of_the_letter_that_the_result_splits() -> None:
+    # Of the channels (2 2:a.b) times a window of 2 by 2 the operand is (2 8:a 1:b): b owns an element of some letter.
+    bound = call("col2im", rand(3, 16, 6), [4, 6], [2, 2], [1, 1], [0, 0], [2, 2])
+    made = planned(bound, "[3, 16, 6]", wish=["[3, (2 2:a.b), 4, 6]"])
+    assert texts(made) == "[3, (2 8:a 1:b), 6] -> [3, (2 2:a.b), 4, 6]"
+    assert plan_between(bound, made.needs, made.results, MESH) == made
+
+
 # ---- properties -------------------------------------------------------------------------------------
 
 CALLS = [
@@ -195,6 +205,7 @@ CALLS = [
     call("split_with_sizes", rand(7, 12), [6, 3, 3], 1),
     call("cat", [rand(7, 4), rand(7, 8)], 1),
     call("view", rand(4, 6), [2, 12]),
+    call("col2im", rand(3, 16, 6), [4, 6], [2, 2], [1, 1], [0, 0], [2, 2]),
     call("transpose.int", rand(7, 4, 6), 0, 2),
     call("expand", rand(7, 1), [3, 7, 4]),
     call("native_layer_norm_backward", rand(7, 4), rand(7, 4), [4], rand(7, 1), rand(7, 1), rand(4), None, [True] * 3),
@@ -221,6 +232,21 @@ def test_partition_finds_the_plan_that_place_chose(
     bound, mesh, have, wish = situation
     made = plan_op(bound, have, mesh, wish)
     assert plan_between(bound, made.needs, made.results, mesh) == made
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations())
+def test_placements_lead_to_the_plans_that_are_checked(
+    situation: tuple[Bound, Mesh, list[Layout], list[Layout | None]],
+) -> None:
+    bound, mesh, have, wish = situation
+    made = plan_op(bound, have, mesh, wish)
+    assert (made.needs, made.results) in _checked(bound, mesh)
+
+
+@cache
+def _checked(bound: Bound, mesh: Mesh) -> set[tuple[tuple[Layout, ...], tuple[Layout, ...]]]:
+    return {(made.needs, made.results) for made in plans_of(bound, mesh)}
 
 
 @settings(max_examples=300, deadline=None)

@@ -34,15 +34,21 @@ class _Vote(NamedTuple):
 
 
 def grants(
-    bound: Bound, have: Sequence[Layout], mesh: Mapping[str, int], wish: Sequence[Layout | None]
+    bound: Bound,
+    have: Sequence[Layout],
+    mesh: Mapping[str, int],
+    wish: Sequence[Layout | None],
+    *,
+    binding: bool = False,
 ) -> Iterator[Granted]:
-    """By the size of operands; then, if that leaves a vote unheard, once with each operand's votes first."""
+    """By the size of operands; then, if that leaves a vote unheard, once with each operand's votes first, and with
+    those of the wishes if they are binding."""
     votes = sorted(_votes(bound, have, mesh, wish), key=lambda v: (v.weight, v.operand))
     yield _grant(bound, votes, mesh)
     axes = [axis for v in votes for axis in axes_of(v.factors)]
     if len({v.letter for v in votes}) == len(votes) and len(set(axes)) == len(axes):
         return
-    for operand in sorted({v.operand for v in votes if v.operand != _WISH}):
+    for operand in sorted({v.operand for v in votes if binding or v.operand != _WISH}):
         yield _grant(bound, sorted(votes, key=lambda v: v.operand != operand), mesh)
 
 

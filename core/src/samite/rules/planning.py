@@ -56,7 +56,9 @@ def plan_between(
     bound: Bound, needs: Sequence[Layout], results: Sequence[Layout], mesh: Mapping[str, int]
 ) -> OpPlan | None:
     """The plan that has exactly these layouts, or None if the rule has no such plan."""
-    for made in _plans(bound, needs, mesh, results):
+    # What an axis splits may show in the results alone: of a compound in which it has a factor of 1, an operand does
+    # not tell the letter.
+    for made in _plans(bound, needs, mesh, results, binding=True):
         if list(made.needs) == list(needs) and list(made.results) == list(results):
             return made
     return None
@@ -68,13 +70,18 @@ def settle(layout: Layout) -> Layout:
 
 
 def _plans(
-    bound: Bound, have: Sequence[Layout], mesh: Mapping[str, int], wish: Sequence[Layout | None]
+    bound: Bound,
+    have: Sequence[Layout],
+    mesh: Mapping[str, int],
+    wish: Sequence[Layout | None],
+    *,
+    binding: bool = False,
 ) -> Iterator[OpPlan]:
     refuse_pinned((*have, *wish), "an op has")
     if bound.rule.view is not None:
         yield from _view_plans(bound.rule.view(bound.op), have[0], mesh, wish[0] if wish else None)
         return
-    for granted in grants(bound, have, mesh, wish):
+    for granted in grants(bound, have, mesh, wish, binding=binding):
         for owing in owed_choices(bound, have, granted, mesh):
             yield assemble(bound, granted, owing, mesh)
 
