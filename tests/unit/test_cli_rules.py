@@ -14,6 +14,7 @@ from samite.passes import fragments
 from samite.passes.placement import plans
 from samite.rules import Rule, language, rules
 from samite.rules.binding import bind
+from samite.testing.workers import Worker
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -78,6 +79,23 @@ def test_full_takes_more_than_a_sample(registry: dict[str, Rule]) -> None:
     ]
     assert tried[0]["trials"] < tried[1]["trials"]
     assert tried[0]["samples"] <= tried[1]["samples"]
+
+
+def test_processes_find_what_one_finds() -> None:
+    one, two = (json.loads(run("check", "--op", "dot", "--json", *more)[1]) for more in ([], ["-n", "2"]))
+    assert one == two
+
+
+def test_a_sample_whose_kernel_kills_the_process_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Worker.ask
+
+    def killed(worker: Worker, question: str, seconds: float) -> str:
+        return ask(worker, "aten.dot\t99" if question.startswith("aten.dot") else question, seconds)
+
+    monkeypatch.setattr(Worker, "ask", killed)
+    code, text = run("check", "--op", "do[t]", "-n", "2")
+    assert code == 1
+    assert "wrong: aten.dot: the process died (exit code 1)" in text
 
 
 def test_a_wrong_rule_is_an_exit_code(registry: dict[str, Rule]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from samite.errors import CaptureError, ConfigError, RuleMissing, VerifyError
+from samite.errors import CaptureError, ConfigError, RuleMissing, VerifyError, WorkerError
 from samite.passes import fragments
 from samite.passes.placement import plans
 from samite.rules import Rule, language, rules
@@ -128,9 +128,11 @@ def test_dtensor_that_hangs_costs_samite_nothing(monkeypatch: pytest.MonkeyPatch
     asked: list[bool] = []
     ask = workers._ask
 
-    def slow(worker: Any, name: str, dtensor: bool, seconds: float) -> Record | str:
+    def slow(worker: Any, name: str, dtensor: bool, seconds: float) -> Record:
         asked.append(dtensor)
-        return "took more than 1 s" if dtensor else ask(worker, name, dtensor, seconds)
+        if dtensor:
+            raise WorkerError("took more than 1 s")
+        return ask(worker, name, dtensor, seconds)
 
     monkeypatch.setattr(workers, "_ask", slow)
     both = dataclasses.replace(FEW, dtensor=True)

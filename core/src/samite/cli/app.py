@@ -130,8 +130,13 @@ _Pattern = Annotated[str, typer.Option("--op", metavar="PATTERN", help='Only the
 def check_rules(
     op: _Pattern = "*",
     full: Annotated[
-        bool, typer.Option("--full", help="All samples at all placements; takes hours for all ops.")
+        bool,
+        typer.Option(
+            "--full",
+            help="All samples: all plans of their rules on each mesh, and up to 256 placements, drawn by the seed.",
+        ),
     ] = False,
+    processes: Annotated[int, typer.Option("-n", "--processes", min=1, help="Workers that share the samples.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was tried and found as JSON.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="What to draw of the samples and placements.")] = 0,
 ) -> None:
@@ -141,7 +146,7 @@ def check_rules(
     """
     from samite.cli.rules import check
 
-    check(op, full=full, as_json=as_json, seed=seed)
+    check(op, full=full, as_json=as_json, seed=seed, processes=processes)
 
 
 @_rules.command("list")

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +20,7 @@ from samite.config import Settings
 from samite.errors import RuleError, nearest
 from samite.report import console, plain_table
 from samite.rules import Rule, rules
-from samite.testing.rulecheck import Report, Sample, check_rules
+from samite.testing.rulecheck import Report, Sample
 
 __all__ = ["check", "list_rules", "show"]
 
@@ -28,17 +28,22 @@ SAMPLES = 2
 """Samples of an op that a check takes, unless all are asked for: the first, and one drawn."""
 SAMPLED = {"limit": 4, "gradients": 1, "missing": False}
 """How `check_rules` tries each of them then."""
+FULL = {"limit": None, "gradients": 8}
 
 
-def check(pattern: str, *, full: bool, as_json: bool, seed: int) -> None:
+def check(pattern: str, *, full: bool, as_json: bool, seed: int, processes: int) -> None:
     """Tries the rules that `pattern` names and prints what is wrong. Exit code 1 if anything is."""
+    from samite.testing.rulecheck.workers import check_all
+
     named = _named(pattern)
     samples = _samples(full, seed)
-    effort: dict[str, Any] = {"limit": None} if full else {**SAMPLED}
-    report = Report()
+    effort: dict[str, Any] = {**(FULL if full else SAMPLED), "seed": seed}
     untried = [name for name in named if not samples.get(name)]
-    for name in track([n for n in named if samples.get(n)], "checking rules", console=console(stderr=True)):
-        report.merge(check_rules([name], samples={name: samples[name]}, seed=seed, **effort))
+    todo = [sample for name in named for sample in samples.get(name, [])]
+    report = Report()
+    with Progress(*Progress.get_default_columns(), console=console(stderr=True)) as progress:
+        for found in progress.track(check_all(todo, processes, effort), len(todo), description="checking rules"):
+            report.merge(found)
     if as_json:
         print(json.dumps({**asdict(report), "untried": untried}, indent=2))
     else:
@@ -116,11 +121,11 @@ def _spelled(value: Any) -> str:
 
 
 def _as_text(report: Report, untried: Sequence[str], full: bool) -> RenderableType:
-    trials = sum(checked.trials for checked in report.ops.values())
-    gradients = sum(checked.gradients for checked in report.ops.values())
-    how = "all samples at all placements" if full else "some samples at some placements; --full takes all"
+    checked = report.ops.values()
+    how = "all samples, all plans" if full else "some samples at some placements; --full takes all"
     lines: list[RenderableType] = [
-        f"{len(report.ops)} rules, {trials} placements forward, {gradients} with gradients ({how})"
+        f"{len(report.ops)} rules, {sum(c.planned for c in checked)} placements planned, "
+        f"{sum(c.trials for c in checked)} plans run, {sum(c.gradients for c in checked)} gradients ({how})"
     ]
     lines += [Text(f"wrong: {finding}") for finding in report.wrong]
     lines += [Text(f"missing: {finding.op}: {finding.placements}") for finding in report.missing]

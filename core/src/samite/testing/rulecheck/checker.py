@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import prod
+from itertools import chain
 
 import torch
 
@@ -18,9 +16,11 @@ from samite.mesh import Mesh
 from samite.rules import rules
 from samite.rules.binding import bind
 from samite.rules.planning import OpPlan, plan_between, plan_op
+from samite.testing.rulecheck.draws import Placed, draw
 from samite.testing.rulecheck.gradients import Gradient, gradient_of
 from samite.testing.rulecheck.missing import describe, works_locally
 from samite.testing.rulecheck.placements import layouts_of
+from samite.testing.rulecheck.plans import plans_of
 from samite.testing.rulecheck.report import Finding, OpChecked, Report
 from samite.testing.rulecheck.sample import Sample, one_op, replace_tensors, tensors_of
 from samite.testing.rulecheck.trial import Case, run_case
@@ -28,6 +28,8 @@ from samite.testing.rulecheck.trial import Case, run_case
 __all__ = ["check_rules"]
 
 MESHES: tuple[Mapping[str, int], ...] = ({"a": 2}, {"a": 3}, {"a": 2, "b": 2})
+PLACEMENTS = 256
+"""Of a sample and mesh, given to planning where nothing limits: of a few operands there are billions on two axes."""
 GRADIENTS = 3
 """Placements of a sample and mesh at which its gradient is tried if nothing else is said; each compiles a program."""
 
@@ -43,10 +45,11 @@ def check_rules(
 ) -> Report:
     """Try the rules of `ops` ("aten.mm"; default: all that have samples) on `meshes`.
 
-    Every sample is tried at every combination of operand layouts and wished result layouts, or, if there are more, at
-    `limit` of them drawn by `seed`. `samples` are by op, besides those of the built-in rules. `gradients` is
-    at how many placements each op is also taken forward and backward; `missing` looks for placements that rules could
-    have, on the first mesh. Raises RuleError for an op without a rule or without a sample.
+    Of every sample `limit` placements of operands and results, drawn by `seed`, are planned, and the plans run. If
+    `limit` is None all plans of the rule run (`plans_of`), and up to `PLACEMENTS` placements are planned, to show that
+    they lead to one of these. `samples` are by op, besides those of the built-in rules. `gradients` is at how many
+    placements each op is also taken forward and backward; `missing` looks for placements that rules could have, on the
+    first mesh. Raises RuleError for an op without a rule or without a sample.
     """
     from samite.testing.rulecheck.samples import all_samples
 
@@ -68,17 +71,6 @@ def check_rules(
             if missing and meshes:
                 trial.missing(Mesh(tuple(meshes[0]), tuple(meshes[0].values())))
     return report
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """Layouts of the operands, and those that are wished for the results."""
-
-    have: tuple[Layout, ...]
-    wish: tuple[Layout | None, ...]
-
-    def __str__(self) -> str:
-        return f"{', '.join(map(str, self.have))} -> {', '.join(str(w) if w else 'any' for w in self.wish)}"
 
 
 class _Trial:
@@ -108,12 +100,7 @@ class _Trial:
     def forward(self, mesh: Mesh) -> None:
         # Integers in padding may be bad indices when they are large, and bad divisors when they are 0.
         integers = any(x.dtype not in (torch.bool,) and not x.is_floating_point() for x in self.operands)
-        seen: set[Case] = set()
-        for placed in self._placements(mesh):
-            made = self._plan(placed, mesh)
-            if made is None or (case := Case(made.needs, made.results)) in seen:
-                continue
-            seen.add(case)
+        for case in self._cases(mesh):
             for poisoned in (True, False) if integers else (True,):
                 self.checked.trials += 1
                 problem = run_case(
@@ -129,6 +116,13 @@ class _Trial:
                 if problem:
                     self.report.wrong.append(self.found(mesh, case, problem))
                     break
+
+    def _cases(self, mesh: Mesh) -> Iterator[Case]:
+        """What the rule's plans are, if nothing limits, and what placements are brought to; none twice."""
+        plans = plans_of(self.bound, mesh) if self.limit is None else ()
+        placed = (self._plan(drawn, mesh) for drawn in self._placements(mesh))
+        made = (Case(plan.needs, plan.results) for plan in chain(plans, placed) if plan is not None)
+        return iter(dict.fromkeys(made))
 
     def gradient(self, mesh: Mesh, placements: int) -> None:
         made = self._gradient if placements else None
@@ -174,32 +168,13 @@ class _Trial:
                 lengths.setdefault(group, set()).add(length)
         return all(len(found) == 1 for found in lengths.values())
 
-    def _plan(self, placed: _Placed, mesh: Mesh) -> OpPlan | None:
+    def _plan(self, placed: Placed, mesh: Mesh) -> OpPlan | None:
+        self.checked.planned += 1
         try:
             return plan_op(self.bound, placed.have, mesh, placed.wish)
         except SamiteError as error:
             self.report.wrong.append(self.found(mesh, placed, f"no plan: {error.what}"))
             return None
 
-    def _placements(self, mesh: Mesh) -> Iterator[_Placed]:
-        """All of them; or those in which one operand or result is laid out, and random ones, up to the limit."""
-        operands = [layouts_of(t, mesh) for t in self.op.operands]
-        results = [(None, *layouts_of(t, mesh, owed=False)[1:]) for t in self.op.results]
-        options: list[Sequence[Layout | None]] = [*operands, *results]
-
-        def placed(drawn: Sequence[Layout | None]) -> _Placed:
-            have = drawn[: len(operands)]
-            return _Placed(tuple(layout for layout in have if layout is not None), tuple(drawn[len(operands) :]))
-
-        if self.limit is None or prod(map(len, options)) <= self.limit:
-            yield from map(placed, product(*options))
-            return
-        first = [choices[0] for choices in options]
-        singles = [(i, layout) for i, choices in enumerate(options) for layout in choices[1:]]
-        self.chance.shuffle(singles)
-        singles = singles[: max(self.limit // 2, 1)]
-        for i, layout in singles:
-            yield placed([*first[:i], layout, *first[i + 1 :]])
-        for _ in range(self.limit - len(singles)):
-            drawn: list[Layout | None] = [self.chance.choice(choices) for choices in operands]
-            yield placed(drawn + [self.chance.choice(c) if self.chance.random() < 0.3 else None for c in results])
+    def _placements(self, mesh: Mesh) -> Iterator[Placed]:
+        return draw(self.op, mesh, PLACEMENTS if self.limit is None else self.limit, self.chance)

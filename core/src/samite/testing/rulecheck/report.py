@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from samite.errors import RuleError
 
@@ -27,12 +28,18 @@ class Finding:
 
 @dataclass
 class OpChecked:
-    """How often one op was tried."""
+    """How often one op was tried: `planned` placements, `trials` of the plans that they lead to on shards."""
 
     rule: str
     samples: int = 0
+    planned: int = 0
     trials: int = 0
     gradients: int = 0
+
+    def __add__(self, other: OpChecked) -> OpChecked:
+        """Of one op."""
+        counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "rule"}
+        return OpChecked(self.rule, **counts)
 
 
 @dataclass
@@ -49,10 +56,21 @@ class Report:
         return not self.wrong
 
     def merge(self, other: Report) -> None:
-        """Take in what was found of other ops."""
-        self.ops.update(other.ops)
+        """Take in what was found of other ops, or of other samples of these. What an op misses is kept once."""
+        for name, checked in other.ops.items():
+            self.ops[name] = self.ops[name] + checked if name in self.ops else checked
         self.wrong += other.wrong
-        self.missing += other.missing
+        known = {(f.op, f.placements) for f in self.missing}
+        self.missing += [f for f in other.missing if (f.op, f.placements) not in known]
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Report:
+        """Of what `dataclasses.asdict` gave."""
+        return Report(
+            {name: OpChecked(**checked) for name, checked in data["ops"].items()},
+            [Finding(**f) for f in data["wrong"]],
+            [Finding(**f) for f in data["missing"]],
+        )
 
     def raise_wrong(self) -> None:
         """Raises RuleError that shows the first wrong placements."""
