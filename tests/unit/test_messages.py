@@ -97,16 +97,19 @@ class Places(RuleBasedStateMachine):
     def start(self, ranks: int) -> None:
         self.ranks, self.arena = ranks, Arena(ranks)
 
-    @rule(nbytes=st.integers(0, 3 * PAGE), shared=st.booleans())
-    def allocate(self, nbytes: int, shared: bool) -> None:
-        location = self.arena.allocate(nbytes, shared=shared)
+    @rule(nbytes=st.integers(0, 3 * PAGE), shared=st.booleans(), data=st.data())
+    def allocate(self, nbytes: int, shared: bool, data: st.DataObject) -> None:
+        some = tuple(sorted(data.draw(st.sets(st.integers(0, self.ranks - 1)))))
+        location = self.arena.allocate(nbytes, shared=shared, ranks=some)
         assert location.stride == 0 if shared else location.stride >= nbytes
-        views = [self.arena.view(location, rank, torch.uint8, (nbytes,)) for rank in range(self.ranks)]
-        for rank, view in enumerate(views):
-            view.fill_(rank)
+        ranks = some or range(self.ranks)
+        views = {rank: self.arena.view(location, rank, torch.uint8, (nbytes,)) for rank in range(self.ranks)}
+        for rank in ranks:
+            views[rank].fill_(rank)
         if not shared:
-            assert all((view == rank).all() for rank, view in enumerate(views))
-        self.held[location] = max(nbytes, 1) if shared else location.stride * self.ranks
+            assert all((views[rank] == rank).all() for rank in ranks)
+        assert all(view.shape == ((nbytes,) if rank in ranks else (0,)) for rank, view in views.items())
+        self.held[location] = max(nbytes, 1) if shared else location.stride * len(ranks)
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:

@@ -53,6 +53,9 @@ MESH = {"dp": 2, "tp": 3}
         ("[8] sum(dp)", "dp: Partial(sum)"),
         ("[8:dp] max(tp)", "dp: Shard(0), tp: Partial(max)"),
         ("[8] sum(dp.tp)", "dp·tp: Partial(sum)"),
+        ("[8] at tp=1", "Replicate() at tp=1"),
+        ("[8:dp, 4] at tp=1", "dp: Shard(0) at tp=1"),
+        ("[8] at tp=1.dp=0", "Replicate() at dp=0.tp=1"),
     ],
 )
 def test_words(layout: str, said: str) -> None:
@@ -247,6 +250,33 @@ def test_a_report_is_plain_data(data_parallel: Built) -> None:
     assert len(data["partition"]) == len(report.partition)
     assert data["state_bytes"]["rank"] == data["state_bytes"]["global"]
     assert data["verdict"] == report.verdict
+
+
+def test_pinned_state_counts_where_it_is_held() -> None:
+    mesh, small, large = Mesh(("dp", "pp"), (2, 2)), split(4, dp=0).pinned({"pp": 0}), split(6).pinned({"pp": 1})
+    built = hand_written(
+        lambda a, b, c: (a + 1, b + 1, c + 1),
+        [argument(name, x, kind="state") for name, x in zip("abc", (small, large, split(3)), strict=True)],
+        [
+            Result(name, "float32", x, alias=i)
+            for i, (name, x) in enumerate(zip("abc", (small, large, split(3)), strict=True))
+        ],
+        mesh,
+    )
+    rows = partition_table(built)
+    assert [(row.layout, row.home) for row in rows] == [
+        ("dp: Shard(0) at pp=0", (("pp", 0),)),
+        ("Replicate() at pp=1", (("pp", 1),)),
+        ("Replicate()", ()),
+    ]
+    assert [row.rank_bytes for row in rows] == [8, 24, 12]
+    report = describe(built)
+    assert report.state_bytes == (24 + 12, (4 + 6 + 3) * 4)
+    assert report.verdict.startswith("Each of 4 ranks holds up to 36 bytes of 52 bytes of state")
+    out = console()
+    with out.capture() as capture:
+        out.print(report_as_text(report))
+    assert "at pp=1" in " ".join(capture.get().split())
 
 
 def test_verdicts() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from samite.errors import InputError, VerifyError
 from samite.layout import Factor, Layout, identity, places
 from samite.mesh import Mesh
-from samite.runtime.sharding import assemble, fill, lay, poison
+from samite.runtime.sharding import assemble, fill, home_ranks, lay, poison
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -26,20 +26,22 @@ def meshes(draw: st.DrawFn) -> Mesh:
 
 @st.composite
 def layouts(draw: st.DrawFn, mesh: Mesh) -> Layout:
-    """Up to three dims of up to two factors; each axis cuts a factor, owes, or does neither."""
+    """Up to three dims of up to two factors; each axis cuts a factor, owes, pins, or does none of this."""
     sizes = draw(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=2), max_size=3))
     spots = [(d, f) for d, dim in enumerate(sizes) for f in range(len(dim))]
     axes: dict[tuple[int, int], list[str]] = {spot: [] for spot in spots}
-    owed = set()
+    owed, at = set(), {}
     for axis in draw(st.permutations(mesh.axes)):
-        where = draw(st.sampled_from(["nowhere", "owed", *spots]))
+        where = draw(st.sampled_from(["nowhere", "owed", "at", *spots]))
         if where == "owed":
             owed.add(axis)
+        elif where == "at":
+            at[axis] = draw(st.integers(0, mesh[axis] - 1))
         elif where != "nowhere":
             axes[where].append(axis)
     kind = draw(st.sampled_from(["sum", "max", "min", "prod"])) if owed else ""
     dims = tuple(tuple(Factor(size, tuple(axes[d, f])) for f, size in enumerate(dim)) for d, dim in enumerate(sizes))
-    return Layout(dims, kind, frozenset(owed))
+    return Layout(dims, kind, frozenset(owed)).pinned(at)
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -52,8 +54,9 @@ def test_what_is_laid_out_is_assembled(data: st.DataObject) -> None:
     layout = data.draw(layouts(mesh))
     value = values(layout.shape, data.draw(st.sampled_from(DTYPES)))
     locals = [lay(value, layout, mesh, rank, poisoned=True) for rank in range(mesh.size)]
-    for local in locals:
-        assert tuple(local.shape) == layout.local_shape(mesh)
+    for rank, local in enumerate(locals):
+        held = layout.held_by(mesh.coordinates(rank))
+        assert tuple(local.shape) == (layout.local_shape(mesh) if held else (0,))
         assert local.is_contiguous()
         assert local.dtype == value.dtype
     whole = assemble(locals, layout, mesh, check=True)
@@ -66,7 +69,7 @@ def test_a_buffer_is_what_the_index_map_says(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
     layout = data.draw(layouts(mesh))
     value = values(layout.shape, torch.int64)
-    for rank in range(mesh.size):
+    for rank in home_ranks(layout, mesh) or range(mesh.size):
         at = mesh.coordinates(rank)
         holds_value = layout.kind not in ("sum", "prod") or all(at[axis] == 0 for axis in layout.owed)
         expected = torch.full(layout.local_shape(mesh), poison(torch.int64))
@@ -140,3 +143,23 @@ def test_padding_of_replicas_may_differ() -> None:
 def test_a_wrong_shape_is_refused() -> None:
     with pytest.raises(InputError, match=r"\(3, 2\)"):
         lay(torch.zeros(3, 2), Layout.replicated((2, 3)), Mesh(("a",), (1,)), 0)
+
+
+def test_the_home_of_a_pinned_value() -> None:
+    mesh, layout = Mesh(("a", "pp", "b"), (2, 2, 2)), Layout.parse("[3:a] at pp=1")
+    assert home_ranks(layout, mesh) == (2, 3, 6, 7)
+    assert home_ranks(layout.pinned({"pp": 0, "b": 1}), mesh) == (1, 5)
+    assert home_ranks(layout.unpinned(), mesh) == ()
+
+
+def test_ranks_that_hold_nothing_are_not_looked_at() -> None:
+    mesh, layout = Mesh(("a", "pp"), (2, 2)), Layout.parse("[4] at pp=1")
+    value, poisoned = torch.arange(4.0), torch.full((4,), float("nan"))
+    assert torch.equal(assemble([poisoned, value, poisoned, value], layout, mesh, check=True), value)
+    buffer = poisoned.clone()
+    fill(buffer, value, layout, mesh, 2)
+    assert buffer.isnan().all()
+    with pytest.raises(VerifyError, match="ranks 1 and 3"):
+        assemble([value, value, value, value + 1], layout, mesh, check=True)
+    with pytest.raises(InputError, match=r"\(3,\)"):
+        lay(torch.zeros(3), layout, mesh, 0)

@@ -46,7 +46,8 @@ class Driver(Caller):
         return super().call(kind, func, args, kwargs)
 
     def whole(self, x: Any) -> torch.Tensor:
-        return (x._view.fresh(x) if x._spec.loose else x)._remote.host()
+        lies = not x._spec.loose or isinstance(x._view, _Buffer)
+        return (x if lies else x._view.fresh(x))._remote.host()
 
     def replicated(self, kind: type[Any], value: torch.Tensor) -> Any:
         return self.adopted(kind, value, Layout.replicated(value.shape))
@@ -72,6 +73,7 @@ class Driver(Caller):
         x._remote = type(x).__torch_dispatch__(op, (), (view.base,), {})._remote
 
     def firm(self, x: Any) -> Any:
+        x._remote.unpin()
         known: Spec = x._spec
         if known.layout is not x._remote.layout:  # a program has made it another one
             known = x._spec = known.having(layout=x._remote.layout)

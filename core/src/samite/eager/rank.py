@@ -53,6 +53,8 @@ class Rank(Caller):
 
     def whole(self, x: Any) -> torch.Tensor:
         """All ranks ask for it, unless each has all of it."""
+        if isinstance(x._view, _Slot) and x._remote.layout.at:
+            return x._remote.host()
         firm = x._view.fresh(x) if x._spec.loose else x
         layout = firm._spec.layout
         if layout.is_replicated:
@@ -130,7 +132,9 @@ class _Slot:
     def fresh(self, x: Any) -> Any:
         remote = self.remote
         if not remote.on_workers:
-            remote.send(remote.layout)
+            remote.send(remote.layout.unpinned())
+        elif remote.unpin():
+            remote.settled_as(remote.layout)  # what is written to this rank's part does not reach a copy on the host
         x._local, layout = cast(Resident, remote.session.start()).local(remote.number)
         return enclosing(x._local, spec(x._spec.home, layout, remote.dtype), type(x))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 
 import torch
@@ -12,6 +13,8 @@ from samite.layout import Layout
 from samite.runtime.session import Session
 
 __all__ = ["Remote"]
+
+log = logging.getLogger("samite")
 
 
 class Remote:
@@ -85,11 +88,26 @@ class Remote:
         self._host, self._workers_current, self._error = None, True, None
         self.layout, self.generation = layout, self.session.generation
 
+    def unpin(self) -> bool:
+        """Have all ranks hold the value if only some do, since ops run on all; whether it was so."""
+        pinned = bool(self.layout.at)
+        if pinned:
+            self.send(self.layout.unpinned())
+        return pinned
+
     def send(self, layout: Layout) -> int:
-        """The buffer's number, with the current value on the workers as `layout`."""
-        if self.on_workers and self.layout != layout and self.session.recorder is not None:
+        """The buffer's number, with the current value on the workers as `layout`.
+
+        A value that only some ranks hold, or shall hold, moves by way of this host: programs run on all ranks.
+        """
+        if self.on_workers and self.layout == layout:
+            return self.number
+        pinned = self.layout.at or layout.at
+        if self.on_workers and self.session.recorder is not None and not pinned:
             self.session.recorder.relay(self, layout)
-        elif not self.on_workers or self.layout != layout:
+        else:
+            if self.on_workers and pinned:
+                log.debug("a value laid out as %s is read and written as %s", self.layout, layout)
             self.session.write(self.number, self.host(), layout)
             self.layout, self.generation, self._workers_current = layout, self.session.generation, True
         return self.number

@@ -23,7 +23,11 @@ class Future(Protocol):
 
 @runtime_checkable
 class Workers(Protocol):
-    """The running ranks of one mesh, as one address space of buffers that the caller numbers."""
+    """The running ranks of one mesh, as one address space of buffers that the caller numbers.
+
+    A value whose layout is pinned lies on the ranks of its home alone. The others take no memory for it: what they have
+    in its place, and what their programs take and give, is an empty tensor of its dtype, of shape (0,).
+    """
 
     mesh: Mesh
 

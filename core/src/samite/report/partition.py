@@ -27,9 +27,10 @@ class PartitionRow:
 
     `split_dims` are the dims that are split, `parts` in how many parts each; `layout` says how in the words of
     placements. `local_shape` is that of one rank's buffer, padding included, and `rank_bytes` what a rank holds of all
-    tensors of the row. `collectives` are those that its gradient, its new value or its use needs ("all_reduce dp").
-    `owner` is the parameter that a gradient or optimizer state belongs to; `alike` are the states of the tensor itself
-    that lie as it does, and that are counted with it in a condensed table.
+    tensors of the row; `home` are the axes and indices of the ranks that do, if they are not all. `collectives` are
+    those that its gradient, its new value or its use needs ("all_reduce dp"). `owner` is the parameter that a gradient
+    or optimizer state belongs to; `alike` are the states of the tensor itself that lie as it does, and that are counted
+    with it in a condensed table.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PartitionRow:
     owner: str = ""
     count: int = 1
     alike: tuple[str, ...] = ()
+    home: tuple[tuple[str, int], ...] = ()
 
 
 def partition_table(built: Built) -> tuple[PartitionRow, ...]:
@@ -92,6 +94,7 @@ def _row(
         local_shape=local,
         rank_bytes=prod(local) * itemsize(dtype),
         collectives=tuple(dict.fromkeys(f"{verb} {'·'.join(axes)}" for verb, axes in literals)),
+        home=layout.canonical(mesh).at,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -52,9 +53,13 @@ class Report:
 
     @property
     def state_bytes(self) -> tuple[int, int]:
-        """Bytes of state (parameters, buffers, optimizer state) that a rank holds, and that there are globally."""
+        """Bytes of state (parameters, buffers, optimizer state) that a rank holds, the one with most if they are not
+        alike, and that there are globally."""
         state = [row for row in self.partition if row.kind == "state"]
-        return sum(row.rank_bytes for row in state), sum(prod(row.shape) * itemsize(row.dtype) for row in state)
+        axes = sorted({axis for row in state for axis, _ in row.home})
+        places = (set(zip(axes, at, strict=True)) for at in product(*(range(self.axes[axis]) for axis in axes)))
+        held = max(sum(row.rank_bytes for row in state if place.issuperset(row.home)) for place in places)
+        return held, sum(prod(row.shape) * itemsize(row.dtype) for row in state)
 
     @property
     def verdict(self) -> str:
@@ -62,7 +67,8 @@ class Report:
         held, there = self.state_bytes
         if self.ranks == 1:
             return f"One rank holds all state, {decimal(held)}, and communicates with none."
-        memory = f"Each of {self.ranks} ranks holds {decimal(held)} of {decimal(there)} of state"
+        most = "up to " * any(row.home for row in self.partition if row.kind == "state")
+        memory = f"Each of {self.ranks} ranks holds {most}{decimal(held)} of {decimal(there)} of state"
         if not self.collectives:
             return f"{memory} and receives nothing: they do not communicate."
         count, nbytes = sum(c.count for c in self.collectives), sum(c.total_bytes for c in self.collectives)

@@ -14,13 +14,15 @@ def words(layout: Layout, mesh: Mapping[str, int]) -> str:
     """A layout as placements by axis: "dp: Shard(0), tp: Shard(1)"; "Replicate()" where no axis splits or owes.
 
     Any layout has such words. What `Shard` alone cannot say is added: "tp: Shard(0) in each of 3" where a dim is cut in
-    3 equal runs first (a fused qkv weight), "tp·dp: Shard(0)" where several axes split one run, outermost first.
+    3 equal runs first (a fused qkv weight), "tp·dp: Shard(0)" where several axes split one run, outermost first, and
+    "Replicate() at pp=1" where only the ranks with that index hold it.
     """
     canonical = layout.canonical(mesh)
     said = [*_splits(canonical)]
     if canonical.owed:
         said.append(f"{'·'.join(axis for axis in mesh if axis in canonical.owed)}: Partial({canonical.kind})")
-    return ", ".join(said) or "Replicate()"
+    home = ".".join(f"{axis}={index}" for axis, index in canonical.at)
+    return (", ".join(said) or "Replicate()") + (f" at {home}" if home else "")
 
 
 def _splits(layout: Layout) -> Iterator[str]:

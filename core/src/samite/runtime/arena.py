@@ -1,7 +1,7 @@
 """Where tensors of local workers lie: ranges of shared segments, given out by the process that owns the workers.
 
-Every rank's local buffer has the same size, so one range holds all of them, rank by rank. The owner hands out numbers
-and both sides map the same bytes; no tensor is ever sent.
+Every local buffer of a value has the same size, so one range holds all of them, rank by rank. The owner hands out
+numbers and both sides map the same bytes; no tensor is ever sent.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ PAGE = 4096
 
 
 class Location(NamedTuple):
-    """The local buffers of one value: rank r's starts at `offset + r * stride`. A stride of 0: one buffer for all."""
+    """The local buffers of one value: that of the r-th of `ranks`, in order, starts at `offset + r * stride`. A stride
+    of 0: one buffer for all. No ranks named: every rank has one."""
 
     segment: int
     offset: int
     stride: int
+    ranks: tuple[int, ...] = ()
 
 
 def view(memory: torch.Tensor, at: Location, rank: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """The local tensor of `rank`, given the bytes of its segment."""
+    """The local tensor of `rank`, given the bytes of its segment; an empty one, of shape (0,), if it has no buffer."""
+    if at.ranks:
+        if rank not in at.ranks:
+            return memory[:0].view(dtype)
+        rank = at.ranks.index(rank)
     start = at.offset + rank * at.stride
     return memory[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
@@ -58,11 +64,12 @@ class Arena:
         """By number."""
         return [space.segment for space in self._spaces]
 
-    def allocate(self, nbytes: int, *, shared: bool = False) -> Location:
-        """Room for a buffer of `nbytes` a rank (`shared`: one for all). OutOfMemory changes nothing."""
+    def allocate(self, nbytes: int, *, shared: bool = False, ranks: tuple[int, ...] = ()) -> Location:
+        """Room for a buffer of `nbytes` a rank (`shared`: one for all), or for each of `ranks` if they are given.
+        OutOfMemory changes nothing."""
         unit = PAGE if nbytes >= PAGE else ALIGNMENT
         stride = -(-max(nbytes, 1) // unit) * unit
-        size = stride if shared else stride * self._ranks
+        size = stride if shared else stride * (len(ranks) or self._ranks)
         number, index, offset = self._find(size)
         space = self._spaces[number]
         if offset + size > space.reserved:
@@ -70,7 +77,7 @@ class Arena:
             space.reserved = offset + size
         _, end = space.free[index]
         space.free[index : index + 1] = [(offset + size, end)] if offset + size < end else []
-        location = Location(number, offset, 0 if shared else stride)
+        location = Location(number, offset, 0 if shared else stride, ranks)
         self._sizes[location] = size
         return location
 

@@ -82,7 +82,7 @@ class Buffers:
     def reserve(self, buffer: Buffer) -> Location:
         """Where the next value of a buffer goes. Raises OutOfMemory, and then changes nothing."""
         if buffer.spare is None:
-            buffer.spare = self.arena.allocate(buffer.current.stride)
+            buffer.spare = self.arena.allocate(buffer.current.stride, ranks=buffer.current.ranks)
         return buffer.spare
 
     def open(self, step: int, replaced: Sequence[Buffer], made: list[tuple[int, Buffer]]) -> None:

@@ -21,7 +21,7 @@ from samite.runtime.arena import Location
 from samite.runtime.arguments import check_argument, check_layout
 from samite.runtime.buffers import Buffer, Buffers
 from samite.runtime.messages import Frame, Interface
-from samite.runtime.sharding import fill
+from samite.runtime.sharding import fill, home_ranks
 
 __all__ = ["Call", "Dispatch"]
 
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an input of one parity goes, and the local tensors there: one, if every rank reads the same."""
+    """Where an input of one parity goes, and the local tensors there: one, if all ranks that have it read the same."""
 
     location: Location
     locals: list[torch.Tensor]
@@ -75,10 +75,12 @@ class Dispatch:
         self.number, self.program = number, program
         self.interface = Interface.of(program)
         self._layouts = [intern(argument.layout) for argument in program.arguments]
-        self._dtypes = [getattr(torch, dtype) for dtype, _ in self.interface.arguments]
+        self._dtypes = [getattr(torch, dtype) for dtype, _, _ in self.interface.arguments]
         self._made = [
             (index, intern(result.layout), getattr(torch, dtype), shape)
-            for index, (result, (dtype, shape)) in enumerate(zip(program.results, self.interface.results, strict=True))
+            for index, (result, (dtype, shape, _)) in enumerate(
+                zip(program.results, self.interface.results, strict=True)
+            )
             if result.alias < 0
         ]
         self._replacing = [index for index, result in enumerate(program.results) if result.alias >= 0]
@@ -160,17 +162,18 @@ class Dispatch:
         return place.location
 
     def _new_place(self, buffers: Buffers, index: int) -> _Place:
-        dtype, shape = self._dtypes[index], self.interface.arguments[index][1]
-        shared = self._layouts[index].is_replicated
-        location = buffers.arena.allocate(prod(shape) * dtype.itemsize, shared=shared)
-        ranks = 1 if shared else self.program.mesh.size
-        return _Place(location, [buffers.arena.view(location, rank, dtype, shape) for rank in range(ranks)])
+        dtype, (_, shape, home) = self._dtypes[index], self.interface.arguments[index]
+        shared = self._layouts[index].unpinned().is_replicated
+        location = buffers.arena.allocate(prod(shape) * dtype.itemsize, shared=shared, ranks=home)
+        ranks = (home or (0,))[:1] if shared else range(self.program.mesh.size)
+        return _Place(location, [buffers.arena.view(location, rank, dtype, shape) for rank in ranks])
 
     def _new_buffers(self, buffers: Buffers, results: Sequence[int]) -> list[tuple[int, Buffer]]:
         made: list[tuple[int, Buffer]] = []
         try:
             for index, layout, dtype, shape in self._made:
-                location = buffers.arena.allocate(prod(shape) * dtype.itemsize)
+                ranks = home_ranks(layout, self.program.mesh)
+                location = buffers.arena.allocate(prod(shape) * dtype.itemsize, ranks=ranks)
                 made.append((results[index], Buffer(layout, dtype, shape, location)))
         except BaseException:
             for _, buffer in made:

@@ -26,7 +26,7 @@ from samite.runtime.arena import Arena
 from samite.runtime.buffers import Buffer, Buffers
 from samite.runtime.crew import Crew
 from samite.runtime.dispatch import Dispatch
-from samite.runtime.sharding import assemble, fill
+from samite.runtime.sharding import assemble, fill, home_ranks
 
 __all__ = ["LocalWorkers", "StepFuture"]
 
@@ -93,7 +93,8 @@ class LocalWorkers:
             if value.device.type != "cpu":
                 raise InputError(f"a tensor on {value.device}", help="engines take global tensors on the host: .cpu()")
             shape = layout.local_shape(self.mesh)
-            location = self._arena.allocate(prod(shape) * value.dtype.itemsize)
+            ranks = home_ranks(layout, self.mesh)
+            location = self._arena.allocate(prod(shape) * value.dtype.itemsize, ranks=ranks)
             try:
                 for rank in range(self.mesh.size):
                     fill(self._arena.view(location, rank, value.dtype, shape), value.detach(), layout, self.mesh, rank)
@@ -107,9 +108,10 @@ class LocalWorkers:
             self._check_usable()
             held = self._buffers[buffer]
             self._wait(held.step)
-            ranks = range(1 if held.layout.is_replicated else self.mesh.size)
-            locals = [self._arena.view(held.current, rank, held.dtype, held.shape) for rank in ranks]
-            return locals[0].clone() if len(locals) == 1 else assemble(locals, held.layout, self.mesh)
+            if held.layout.unpinned().is_replicated:
+                return self._local(held, next(iter(held.current.ranks), 0)).clone()
+            locals = [self._local(held, rank) for rank in range(self.mesh.size)]
+            return assemble(locals, held.layout, self.mesh)
 
     def run(self, program: int, arguments: Sequence[int | torch.Tensor], results: Sequence[int]) -> StepFuture:
         with self._lock:
@@ -233,6 +235,9 @@ class LocalWorkers:
                 self._buffers.commit()
                 self._committed = step
         return self._committed > before
+
+    def _local(self, held: Buffer, rank: int) -> torch.Tensor:
+        return self._arena.view(held.current, rank, held.dtype, held.shape)
 
     def _intern(self, layout: Layout) -> Layout:
         return self._layouts.setdefault(layout, layout)

@@ -61,6 +61,8 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Buffer:
+    """A local tensor of every rank, in rank order; empty ones where a pinned value is not held."""
+
     layout: Layout
     locals: list[torch.Tensor]
 

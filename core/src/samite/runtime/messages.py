@@ -19,7 +19,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from samite.errors import SamiteError, WorkerError
@@ -27,8 +27,9 @@ from samite.hal.program import Program
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.runtime.arena import Location
+from samite.runtime.sharding import home_ranks
 
-__all__ = ["Assignment", "Failure", "Frame", "Interface"]
+__all__ = ["Assignment", "Failure", "Frame", "Interface", "Local"]
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,33 @@ class Assignment:
     communicator_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+class Local(NamedTuple):
+    """A value on the `ranks` that hold it: all, if none are named."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
+
+    def on(self, rank: int) -> Local:
+        """What a rank has of it: an empty tensor where it is not held."""
+        return Local(self.dtype, self.shape if not self.ranks or rank in self.ranks else (0,))
+
+
 @dataclass(frozen=True)
 class Interface:
-    """A `Program` to those who run it: (dtype, local shape) of arguments and results, which arguments are state, and
-    which state argument each result replaces (-1: none)."""
+    """A `Program` to those who run it: arguments and results, which arguments are state, and which state argument each
+    result replaces (-1: none)."""
 
     name: str
-    arguments: tuple[tuple[str, tuple[int, ...]], ...]
-    results: tuple[tuple[str, tuple[int, ...]], ...]
+    arguments: tuple[Local, ...]
+    results: tuple[Local, ...]
     state: tuple[bool, ...]
     alias: tuple[int, ...]
 
     @classmethod
     def of(cls, program: Program) -> Interface:
-        def local(dtype: str, layout: Layout) -> tuple[str, tuple[int, ...]]:
-            return dtype, layout.local_shape(program.mesh)
+        def local(dtype: str, layout: Layout) -> Local:
+            return Local(dtype, layout.local_shape(program.mesh), home_ranks(layout, program.mesh))
 
         return cls(
             program.name,
@@ -69,6 +82,11 @@ class Interface:
             tuple(argument.kind == "state" for argument in program.arguments),
             tuple(result.alias for result in program.results),
         )
+
+    def on(self, rank: int) -> Interface:
+        """With the shapes of one rank."""
+        arguments, results = (tuple(x.on(rank) for x in side) for side in (self.arguments, self.results))
+        return replace(self, arguments=arguments, results=results)
 
 
 class Frame(NamedTuple):

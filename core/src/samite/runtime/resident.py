@@ -21,11 +21,13 @@ class Resident(Protocol):
     communicator: Communicator | None
 
     def local(self, buffer: int) -> tuple[torch.Tensor, Layout]:
-        """This rank's part of a buffer, contiguous, and how the whole lies. Between steps it may be written to."""
+        """This rank's part of a buffer, contiguous, and how the whole lies. Between steps it may be written to. Of a
+        pinned value that this rank does not hold it is an empty tensor, of shape (0,)."""
         ...
 
     def put(self, buffer: int, local: torch.Tensor, layout: Layout) -> None:
-        """Make `local`, contiguous, this rank's part of a buffer, without a copy. Every rank does so."""
+        """Make `local`, contiguous, this rank's part of a buffer, without a copy. Every rank does so; those that do
+        not hold a pinned value put an empty tensor, of shape (0,)."""
         ...
 
     def agree(self, what: str, values: Sequence[tuple[str, int]] = ()) -> None:

@@ -16,7 +16,7 @@ from samite.errors import InputError, VerifyError
 from samite.layout import Layout, identity
 from samite.mesh import Mesh
 
-__all__ = ["Window", "assemble", "dtype_name", "fill", "lay", "poison", "window"]
+__all__ = ["Window", "assemble", "dtype_name", "fill", "home_ranks", "lay", "poison", "window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Window:
     """What one rank holds of a global tensor, factor by factor: `length[i]` from `start[i]` of `size[i]`.
 
     The buffer has `local[i]` places for it; those after `length[i]` are padding. `term` tells whether the rank
-    contributes the value to an owed sum or product, or its neutral element.
+    contributes the value to an owed sum or product, or its neutral element; `held` whether it is one of the ranks that
+    a pinned layout means. One that is not has none of this, but an empty tensor.
     """
 
     size: tuple[int, ...]
@@ -33,6 +34,7 @@ class Window:
     length: tuple[int, ...]
     local_shape: tuple[int, ...]
     term: bool
+    held: bool
 
     @property
     def full(self) -> bool:
@@ -62,7 +64,16 @@ def window(layout: Layout, mesh: Mesh, rank: int) -> Window:
         length=tuple(valid for _, valid in spans),
         local_shape=layout.local_shape(mesh),
         term=layout.kind not in ("sum", "prod") or not any(at[axis] for axis in layout.owed),
+        held=layout.held_by(at),
     )
+
+
+@lru_cache(maxsize=4096)
+def home_ranks(layout: Layout, mesh: Mesh) -> tuple[int, ...]:
+    """The ranks that hold a value whose layout is pinned, in order; empty if it is not, and all do."""
+    if not layout.at:
+        return ()
+    return tuple(rank for rank in range(mesh.size) if layout.held_by(mesh.coordinates(rank)))
 
 
 def _narrow(x: torch.Tensor, start: Sequence[int], length: Sequence[int]) -> torch.Tensor:
@@ -88,11 +99,14 @@ def lay(value: torch.Tensor, layout: Layout, mesh: Mesh, rank: int, *, poisoned:
     """The local buffer of `rank`, contiguous, of shape `layout.local_shape(mesh)`.
 
     It may share memory with `value` (a replica does): read it, or copy it. Padding is 0, or `poison` if asked for. Of
-    a sum or product that is owed, the ranks at index 0 hold `value` and all others the neutral element. Raises
-    InputError if `value` has not the layout's global shape.
+    a sum or product that is owed, the ranks at index 0 hold `value` and all others the neutral element. A rank that is
+    not in the home of a pinned layout gets an empty tensor, of shape (0,). Raises InputError if `value` has not the
+    layout's global shape.
     """
     w = window(layout, mesh, rank)
     _check_shape(value, layout)
+    if not w.held:
+        return value.new_empty(0)
     if w.full and w.term:
         return w.of_global(value).reshape(w.local_shape).contiguous()
     buffer = value.new_empty(w.local_shape)
@@ -103,9 +117,11 @@ def lay(value: torch.Tensor, layout: Layout, mesh: Mesh, rank: int, *, poisoned:
 def fill(
     buffer: torch.Tensor, value: torch.Tensor, layout: Layout, mesh: Mesh, rank: int, *, poisoned: bool = False
 ) -> None:
-    """`lay` into a contiguous buffer that exists, of the local shape and of `value`'s dtype."""
+    """`lay` into a contiguous buffer that exists, of the shape that it gives and of `value`'s dtype."""
     w = window(layout, mesh, rank)
     _check_shape(value, layout)
+    if not w.held:
+        return
     if not w.full:
         buffer.fill_(poison(value.dtype) if poisoned else 0)
     if w.term:
@@ -125,11 +141,12 @@ _REDUCE = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": tor
 def assemble(locals: Sequence[torch.Tensor], layout: Layout, mesh: Mesh, *, check: bool = False) -> torch.Tensor:
     """The global tensor, in memory of its own, of one contiguous local buffer a rank, in rank order.
 
-    Owed reductions are carried out, in rank order. With `check`, replicas are compared: VerifyError if they differ.
+    Owed reductions are carried out, in rank order. With `check`, replicas are compared: VerifyError if they differ. Of
+    a pinned layout only the buffers of its home are looked at.
     """
     whole = locals[0].new_empty(layout.shape)
     parts: dict[tuple[int, ...], dict[tuple[int, ...], int]] = {}  # place on the cutting axes -> on the owed -> rank
-    for rank in range(mesh.size):
+    for rank in home_ranks(layout, mesh) or range(mesh.size):
         at = mesh.coordinates(rank)
         terms = parts.setdefault(_index(at, layout.axes), {})
         first = terms.setdefault(_index(at, sorted(layout.owed)), rank)

@@ -19,7 +19,7 @@ from samite import plugins
 from samite.config import Settings
 from samite.errors import BackendUnusable, ConfigError, MeshError, WorkerDied, nearest
 from samite.hal import hookimpl
-from samite.hal.driver import Group
+from samite.hal.driver import Communicator, Group
 from samite.hal.engine import Engine
 from samite.hal.program import Program
 from samite.hal.shared import Segment
@@ -117,6 +117,10 @@ class TorchrunWorkers:
         if self.communicator is None or layout.canonical(self.mesh).is_replicated:
             return assemble([local] * self.mesh.size, layout, self.mesh)
         self._agree(f"reads a value laid out as {layout}", (), READ_TIMEOUT)
+        if layout.at:
+            local, layout = self._from_home(local, layout, self.communicator), layout.unpinned()
+        if layout.is_replicated:
+            return local
         gathered = self.communicator.all_gather(local.unsqueeze(0), self.mesh.axes, 0)
         return assemble(list(gathered), layout, self.mesh)
 
@@ -160,6 +164,15 @@ class TorchrunWorkers:
         self._here.close()
         if self.communicator is not None:
             self.communicator.close()
+
+    def _from_home(self, local: torch.Tensor, layout: Layout, communicator: Communicator) -> torch.Tensor:
+        """What this rank would hold if the layout were unpinned: a broadcast from its peer in the home."""
+        axes = tuple(axis for axis, _ in layout.at)
+        peers = self.mesh.peers(self.rank, axes)
+        home = next(i for i, peer in enumerate(peers) if layout.held_by(self.mesh.coordinates(peer)))
+        mine = local if peers[home] == self.rank else local.new_empty(layout.local_shape(self.mesh))
+        pairs = [(home, target) for target in range(len(peers))]
+        return communicator.permute(mine.unsqueeze(0), axes, pairs)[0]
 
     def _agree(self, what: str, values: Sequence[tuple[str, int]], timeout: float) -> None:
         if self.mesh.size > 1:

@@ -138,16 +138,17 @@ class Worker:
         elif executable is None:
             assert given is not None, "without an artifact the program comes along"
             executable = self._shared.compile(given, [self._device()], options)
+        interface = interface.on(self.rank)
         state = [
             (getattr(torch, dtype), shape)
-            for (dtype, shape), is_state in zip(interface.arguments, interface.state, strict=True)
+            for (dtype, shape, _), is_state in zip(interface.arguments, interface.state, strict=True)
             if is_state
         ]
         slots = Slots(self._board, state)
         bound = executable.bind(slots.all, self._communicator, self.rank)
         plain = [
             (getattr(torch, dtype), shape)
-            for (dtype, shape), alias in zip(interface.results, interface.alias, strict=True)
+            for (dtype, shape, _), alias in zip(interface.results, interface.alias, strict=True)
             if alias < 0
         ]
         self._programs[program] = _Loaded(interface, slots, bound, plain)
@@ -157,7 +158,7 @@ class Worker:
         loaded = self._programs[program]
         seen = _View([], [], [])
         columns = zip(loaded.interface.arguments, loaded.interface.state, frame.arguments, frame.following, strict=True)
-        for (dtype, shape), is_state, here, there in columns:
+        for (dtype, shape, _), is_state, here, there in columns:
             current = self._view(here, getattr(torch, dtype), shape)
             if is_state:
                 seen.current.append(current)

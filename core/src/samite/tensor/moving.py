@@ -56,7 +56,7 @@ def moved(x: Tensor, layout: Layout) -> Tensor:
 class _Relay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layout: Layout) -> Tensor:
-        ctx.layout = settle(x.distribution)
+        ctx.layout = settle(x.distribution.unpinned())
         return moved(x, layout)
 
     @staticmethod

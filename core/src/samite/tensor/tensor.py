@@ -12,7 +12,7 @@ from samite.eager.rank import Rank
 from samite.eager.remote import Remote
 from samite.eager.value import Value
 from samite.eager.views import View, unseen
-from samite.errors import InputError, SamiteError
+from samite.errors import InputError, LayoutError, SamiteError
 from samite.layout import Layout, from_placements, to_placements
 from samite.mesh import Mesh
 from samite.placement import Placement
@@ -52,7 +52,9 @@ class Tensor(Value):
 
     @property
     def distribution(self) -> Layout:
-        """How it lies there."""
+        """How it lies there. Of a handle it is asked, not moved."""
+        if self._spec.loose and not isinstance(self._view, View):
+            return cast(Remote, self._remote).layout.canonical(self.mesh)
         return self._firm._spec.layout
 
     @property
@@ -118,12 +120,18 @@ class Tensor(Value):
     def to_local(self, *, grad_placements: Mapping[str, object] | None = None) -> torch.Tensor:
         """This rank's part, without padding, as a plain tensor that shares its memory. Differentiable; the gradients
         of the parts are a gradient laid out as the tensor, or by `grad_placements`: Partial where ranks use a replica
-        each in a way of its own. Of a value that is owed it is this rank's term."""
+        each in a way of its own. Of a value that is owed it is this rank's term. Raises LayoutError for a value that
+        only some ranks hold."""
         from samite.tensor.moving import valid_part
 
         if not isinstance(self.home, Rank):
             raise InputError(
                 f"to_local of a tensor whose parts are on other processes ({self.mesh})", help="use x.full_tensor()"
+            )
+        if self.distribution.at:
+            raise LayoutError(
+                f"to_local of a tensor laid out as {self.distribution}: only some ranks hold a part of it",
+                help="have all ranks hold it first: x.redistribute({})",
             )
         given = grad_placements
         return valid_part(self, None if given is None else from_placements(self.shape, given, self.mesh))
@@ -133,7 +141,8 @@ class Tensor(Value):
         CollectiveMismatch is raised within seconds."""
         from samite.tensor.moving import relay, valid_part
 
-        if not isinstance(self.home, Rank):
+        followed = self.requires_grad and torch.is_grad_enabled()
+        if not isinstance(self.home, Rank) or (self.distribution.at and not followed):
             return self.read()
         if not self.distribution.is_replicated:
             self.home.agree(f"reads a value laid out as {self.distribution}", ())
