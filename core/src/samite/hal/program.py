@@ -19,7 +19,8 @@ ArgumentKind = Literal["state", "input", "scalar", "rng"]
 class Argument:
     """One argument of the entry function.
 
-    `dtype` is torch's name ("float32"); `layout` is global, the local shape is `layout.local_shape(mesh)`.
+    `dtype` is torch's name ("float32"); `layout` is global, the local shape is `layout.local_shape(mesh)`, and (0,)
+    on a rank that does not hold a pinned value.
     A `scalar` holds numbers of the host that are read anew at every call, replicated: 0-d (a learning rate), or 1-d
     float64 (all numbers of an optimizer's group). `rng` is the 0-d int64 step counter.
     """
