@@ -67,6 +67,7 @@ def test_state_that_steps_replace_stays_at_home(start: Start) -> None:
         torch.testing.assert_close(local.read(2), engines[1].read(2))
     for buffer in (1, 2):  # the next value's place is as large, on as many ranks
         assert {len(at.ranks) for at in local._buffers[buffer].locations} == {2}
+    assert {place.location.ranks for place in local._programs[0][0]._inputs.values()} == {(2, 3)}
 
 
 def test_eager_ops_of_the_driving_process() -> None:

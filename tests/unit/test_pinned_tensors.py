@@ -142,6 +142,7 @@ def test_gradients_flow_through_it(mesh: Mesh) -> None:
     found = [whole(x.detach()) for x in act(w)]
     torch.testing.assert_close(found, [x.detach() for x in act(VALUE.clone())])
     pin(w.grad, 0)
+    pin(w, 1)
     (w.redistribute({}) * 2).sum().backward()
     torch.testing.assert_close(w.grad.full_tensor(), 2 * VALUE + torch.cat([torch.zeros(1, 3), 3 * VALUE[1:] ** 2]) + 2)
 
