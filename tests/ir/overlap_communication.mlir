@@ -69,3 +69,86 @@ module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
     return %b, %p#1 : !sq, !half
   }
 }
+
+// -----
+
+// RUN: overlap_communication(topology({"device": {"bandwidth": 1e9, "latency": 0}, "links": {"dp": {"latency": 0, "bandwidth": 1e9}}, "overlap": {"efficiency": 1, "latency": 1e-8}}))
+//
+// With a topology: what has its operands early starts as early as its time needs, and no earlier.
+
+// -----
+
+// A gather of 4 KB takes as long as one of these ops: it starts one before its use, not where the program starts.
+!x = !torch.vtensor<[512],f32>
+!y = !torch.vtensor<[1024],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%w: !x, %x: !y) -> !y {
+    // CHECK: [[A:%.+]] = torch.aten.tanh %arg1
+    // CHECK-NEXT: [[S:%.+]] = "dist.start"(%arg0) {{.*}}collective = "all_gather"
+    // CHECK-NEXT: [[B:%.+]] = torch.aten.tanh [[A]]
+    // CHECK-NEXT: [[W:%.+]] = "dist.wait"([[S]])
+    // CHECK-NEXT: torch.aten.mul.Tensor [[B]], [[W]]
+    %a = torch.aten.tanh %x : !y -> !y
+    %b = torch.aten.tanh %a : !y -> !y
+    %g = "dist.all_gather"(%w) {axes = ["dp"], dim = 0 : i64} : (!x) -> !y
+    %c = torch.aten.mul.Tensor %b, %g : !y, !y -> !y
+    return %c : !y
+  }
+}
+
+// -----
+
+// What would hide less than it costs to start stays as it is.
+!x = !torch.vtensor<[2],f32>
+!y = !torch.vtensor<[1],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%w: !x, %x: !y) -> (!x, !y) {
+    // CHECK-NOT: dist.start
+    %r = "dist.all_reduce"(%w) {axes = ["dp"], reduce_type = "sum", algorithm = "auto", chunk_bytes = 0 : i64} : (!x) -> !x
+    %a = torch.aten.tanh %x : !y -> !y
+    return %r, %a : !x, !y
+  }
+}
+
+// -----
+
+// RUN: overlap_communication(topology({"device": {"bandwidth": 1e9, "latency": 0}, "links": {"dp": {"latency": 0, "bandwidth": 1e9}}, "overlap": {"efficiency": 1, "latency": 1e-8}}), memory=17000)
+//
+// A rank may not hold more than it has.
+
+// -----
+
+// While the second op runs 14 KB are held: 4 more are too many.
+!x = !torch.vtensor<[512],f32>
+!y = !torch.vtensor<[1024],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%w: !x, %x: !y) -> (!y, !y, !y) {
+    // CHECK-NOT: dist.start
+    // CHECK: dist.all_gather
+    %a = torch.aten.tanh %x : !y -> !y
+    %b = torch.aten.tanh %a : !y -> !y
+    %g = "dist.all_gather"(%w) {axes = ["dp"], dim = 0 : i64} : (!x) -> !y
+    %c = torch.aten.mul.Tensor %b, %g : !y, !y -> !y
+    return %a, %b, %c : !y, !y, !y
+  }
+}
+
+// -----
+
+// RUN: overlap_communication(topology({}))
+//
+// The usual numbers are those of ranks that share their cores.
+
+// -----
+
+// Then nothing runs beside anything.
+!x = !torch.vtensor<[1000000],f32>
+module attributes {dist.mesh = #dist.mesh<["dp"], [2], ["cpu"]>} {
+  func.func @main(%x: !x, %y: !x) -> !x {
+    // CHECK-NOT: dist.start
+    %r = "dist.all_reduce"(%x) {axes = ["dp"], reduce_type = "sum", algorithm = "auto", chunk_bytes = 0 : i64} : (!x) -> !x
+    %a = torch.aten.tanh %y : !x -> !x
+    %b = torch.aten.mul.Tensor %a, %r : !x, !x -> !x
+    return %b : !x
+  }
+}

@@ -52,9 +52,9 @@ class Settings(BaseSettings):
     bucket_bytes: ByteSize = Field(default=ByteSize(25 * 2**20), gt=0)
     """Size that gradients are gathered to before one reduction; "25MiB" may be written."""
 
-    overlap: bool = False
-    """Let collectives run beside the ops that do not need their results; gradients go in several buckets then, see
-    `bucket_bytes`. It wins where the communication does not need the processors that compute."""
+    overlap: bool | Literal["auto"] = "auto"
+    """Whether collectives run beside the ops that do not need their results: "auto" where `topology` says that this
+    wins, true wherever it can be. Gradients overlap once they fill more than one bucket, see `bucket_bytes`."""
 
     topology: str = ""
     """A TOML or JSON file with the topology that automatic placement reckons with, or "measure"; empty takes usual

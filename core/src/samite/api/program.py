@@ -16,6 +16,7 @@ from samite.topology import Topology
 
 if TYPE_CHECKING:
     from samite.ir.module import Module
+    from samite.passes.pipeline import Overlapping
 
 __all__ = ["Built", "build"]
 
@@ -38,7 +39,7 @@ def build(
     layouts: Mapping[str, Layout] | None = None,
     keep_text: Sequence[str] = (),
     check: bool = False,
-    overlap: bool = False,
+    overlap: Overlapping = "auto",
     topology: Topology | None = None,
     automatic: bool = False,
     memory: int = 0,
@@ -48,9 +49,10 @@ def build(
     and UnsupportedOp for an op that the mesh's backend declines.
 
     `layouts` are those that arguments have already; the user's placements are stronger. With `check` the module is
-    verified after every pass, with `overlap` communication runs beside computation. The `topology` says how to
-    communicate. If placement is `automatic`, layouts that no placement fixes are chosen by what they cost there, so
-    that a rank holds no more than `memory` bytes (0: any number); with `compare` more ways are priced, to be told of.
+    verified after every pass. The `topology` says how to communicate, and whether beside computation; with `overlap`
+    that is wherever it can be. If placement is `automatic`, layouts that no placement fixes are chosen by what they
+    cost there, so that a rank holds no more than `memory` bytes (0: any number); with `compare` more ways are priced,
+    to be told of.
     """
     from samite.api.extensions import load_rules, with_passes
     from samite.api.support import check_support
@@ -79,6 +81,7 @@ def build(
             overlap=overlap,
             automatic=chosen,
             topology=topology,
+            memory=memory,
             algorithms=() if mesh.engine == "lockstep" else driver(mesh.backends[0]).algorithms,
         )
         passes = with_passes(defaults)

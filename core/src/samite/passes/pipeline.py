@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from samite.errors import PassMissing, nearest
 from samite.ir.module import Module
@@ -26,7 +27,9 @@ from samite.passes.traffic import collectives
 from samite.passes.verify import Verify
 from samite.topology import Topology
 
-__all__ = ["collector_paused", "default_passes", "run_passes"]
+Overlapping = bool | Literal["auto"]
+
+__all__ = ["Overlapping", "collector_paused", "default_passes", "run_passes"]
 
 
 def default_passes(
@@ -34,14 +37,16 @@ def default_passes(
     layouts: Mapping[str, Layout],
     bucket_bytes: int,
     *,
-    overlap: bool = False,
+    overlap: Overlapping = "auto",
     automatic: Automatic | None = None,
     topology: Topology | None = None,
     algorithms: Sequence[str] = (),
+    memory: int = 0,
 ) -> list[Pass]:
-    """From an imported module to a local one. `layouts` are those that arguments have already; with `overlap`
-    communication runs beside computation where it can; with `automatic` layouts are chosen by cost. For the links of
-    `topology` all_reduces are given one of the backend's `algorithms`."""
+    """From an imported module to a local one. `layouts` are those that arguments have already; with
+    `automatic` layouts are chosen by cost. For the links of `topology` all_reduces are given one of the backend's
+    `algorithms`, and communication runs beside computation where that wins, or with `overlap` wherever it can. A rank
+    may hold `memory` bytes, 0 for any number."""
     return [
         Normalise(),
         HoistInvariants(),
@@ -51,9 +56,15 @@ def default_passes(
         FuseCollectives(),
         BucketCollectives(bucket_bytes),
         *([] if topology is None else [ChooseAlgorithm(topology, algorithms)]),
-        *([OverlapCommunication()] if overlap else []),
+        *_overlapping(overlap, topology, memory),
         Verify(),
     ]
+
+
+def _overlapping(overlap: Overlapping, topology: Topology | None, memory: int) -> list[Pass]:
+    if overlap == "auto":
+        return [] if topology is None else [OverlapCommunication(topology, memory)]
+    return [OverlapCommunication()] if overlap else []
 
 
 def run_passes(

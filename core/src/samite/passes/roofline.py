@@ -6,19 +6,28 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
+from samite.errors import RuleError
 from samite.ir.graph import Op, overload
 from samite.passes.traffic import itemsize
 from samite.rules.binding import Bound, bind
 from samite.topology import DeviceSpec
 
-__all__ = ["flops", "moves_nothing", "seconds", "traffic"]
+__all__ = ["flops", "moves_nothing", "roof", "seconds"]
 
 
 def seconds(op: Op, device: DeviceSpec) -> float:
     """Of an op of a local program, whose types are those of a rank; 0 for what starts no kernel."""
     if moves_nothing(op.name):
         return 0.0
-    return device.latency + roof(op, device, flops(op), traffic(op))
+    return device.latency + roof(op, device, _local_flops(op), _traffic(op))
+
+
+@cache
+def _local_flops(op: Op) -> float:
+    try:
+        return flops(op)
+    except RuleError:  # written by a pass (a bucket is a `cat` of parts unlike): no rule, no product
+        return 0.0
 
 
 def roof(op: Op, device: DeviceSpec, operations: float, nbytes: float) -> float:
@@ -27,7 +36,7 @@ def roof(op: Op, device: DeviceSpec, operations: float, nbytes: float) -> float:
     return max(operations / device.rate(dtype), nbytes / device.bandwidth)
 
 
-def traffic(op: Op) -> int:
+def _traffic(op: Op) -> int:
     """Bytes that an op reads and writes."""
     return sum(prod(t.shape) * itemsize(t.dtype) for t in (*op.operands, *op.results))
 
