@@ -123,6 +123,34 @@ def test_the_module_is_part_of_the_json() -> None:
     assert Module.parse(report["ir"]["place"]).graph.nodes
 
 
+def test_the_timeline_is_drawn_and_named() -> None:
+    done = explain("train.py:train_step", "--timeline")
+    assert done.exit_code == 0, done.output
+    title, computing, communicating, *_ = done.stdout.splitlines()
+    assert re.match(r"Timeline of one call, predicted: \S+ .?s, \S+ .?s communicating, of which 0% is hidden", title)
+    assert re.match(r"rank 0 compute +[·░▒▓█]{100}", computing)
+    assert re.match(r"rank 0 communication +[·░▒▓█]{100}", communicating)
+    loss = next(i for i, line in enumerate(SCRIPT.splitlines(), start=1) if "square" in line)
+    assert re.search(rf"all_reduce dp +1 .* 100% +train\.py:{loss}\b", done.stdout)
+
+
+def test_the_timeline_as_data(tmp_path: Path) -> None:
+    done = explain("train.py:train_step", "--json", "--timeline", "--trace", "trace.json")
+    assert done.exit_code == 0, done.output
+    computing, communicating = json.loads(done.stdout)["timeline"]["lanes"]
+    assert {span["kind"] for span in computing["spans"]} == {"compute"}
+    assert {span["kind"] for span in communicating["spans"]} == {"communication"}
+    drawn = [event for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if event["ph"] == "X"]
+    assert len(drawn) == len(computing["spans"]) + len(communicating["spans"])
+    assert "timeline" not in json.loads(explain("train.py:train_step", "--json").stdout)
+
+
+def test_a_trace_that_cannot_be_written() -> None:
+    done = explain("train.py:train_step", "--trace", "nowhere/trace.json")
+    assert done.exit_code == 1
+    assert "cannot be written: [Errno 2]" in done.stderr
+
+
 def test_a_plugin_adds_a_section() -> None:
     class Sections:
         @hookimpl

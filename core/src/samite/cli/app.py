@@ -91,6 +91,10 @@ def explain(
     ir: Annotated[str, typer.Option(metavar="PASS", help="Print the module as this pass leaves it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     first: Annotated[bool, typer.Option("--first", help="The program of the first call only.")] = False,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Draw when what is predicted to happen.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write that for chrome://tracing or Perfetto.")
+    ] = None,
 ) -> None:
     """How a compiled function is laid out, and what it communicates.
 
@@ -100,7 +104,7 @@ def explain(
     """
     from samite.cli.explain import explain
 
-    explain(target, arguments or [], ir=ir, as_json=as_json, first=first)
+    explain(target, arguments or [], ir=ir, as_json=as_json, first=first, timeline=timeline, trace=trace)
 
 
 @app.command(context_settings=_ALL_AFTER)

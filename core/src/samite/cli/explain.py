@@ -17,15 +17,26 @@ from samite.cli.interception import at_first_call
 from samite.cli.messages import require_file, show_script_error
 from samite.cli.rehearsal import lower
 from samite.errors import ConfigError, SamiteError
-from samite.report import console, describe, report_as_text
+from samite.report import console, describe, predicted_timeline, report_as_text, timeline_as_text
 
 __all__ = ["explain"]
 
 
-def explain(target: str, arguments: Sequence[str], *, ir: str, as_json: bool, first: bool) -> None:
-    """Prints the report of `target` ("FILE:FUNCTION"), or the module after the pass `ir`, or both as JSON.
+def explain(
+    target: str,
+    arguments: Sequence[str],
+    *,
+    ir: str,
+    as_json: bool,
+    first: bool,
+    timeline: bool = False,
+    trace: Path | None = None,
+) -> None:
+    """Prints the report of `target` ("FILE:FUNCTION"), or the module after the pass `ir`, or the `timeline`; as JSON
+    the report and what else is asked for. The timeline also goes to the file `trace`, for programs that draw it.
 
-    Raises ConfigError for a target that is not there, PassMissing for an unknown pass, and what compiling raises.
+    Raises ConfigError for a target that is not there or a file that cannot be written, PassMissing for an unknown pass,
+    and what compiling raises.
     """
     script, function = _parse(target)
     keep = (ir,) if ir else ()
@@ -41,10 +52,17 @@ def explain(target: str, arguments: Sequence[str], *, ir: str, as_json: bool, fi
         show_script_error(error, script)
         raise typer.Exit(1) from None
     text = next((record.text for record in built.records if record.name == ir), "")
+    predicted = predicted_timeline(built) if timeline or trace else None
+    if predicted is not None and trace is not None:
+        _write(trace, json.dumps(predicted.trace()))
     if as_json:
-        print(json.dumps(describe(built).to_dict() | ({"ir": {ir: text}} if ir else {}), indent=2))
+        more = {"ir": {ir: text}} if ir else {}
+        more |= {"timeline": predicted.to_dict()} if predicted is not None else {}
+        print(json.dumps(describe(built).to_dict() | more, indent=2))
     elif ir:
         print(text)
+    elif timeline and predicted is not None:
+        console().print(timeline_as_text(predicted))
     else:
         _print_report(built)
 
@@ -55,6 +73,13 @@ def _print_report(built: Built) -> None:
     mesh = built.program.mesh
     for title, section in report_sections((*mesh.backends, mesh.engine)).items():
         out.print("", Text(title, style="bold"), section(report), sep="\n")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error}", where=str(file)) from error
 
 
 def _parse(target: str) -> tuple[Path, str]:

@@ -3,6 +3,7 @@
 _, built = train_step.lower(model, optimizer, tokens, targets)      # compiles; runs nothing
 console().print(report_as_text(describe(built)))
 [row for row in partition_table(built) if row.collectives]
+console().print(timeline_as_text(predicted_timeline(built)))
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from samite.report.partition import PartitionRow, condense, partition_table
 from samite.report.rendering import collectives_as_text, console, partition_as_text, plain_table, report_as_text
 from samite.report.summary import PassSummary, Report, describe
+from samite.report.timeline import predicted_timeline, timeline_as_text
 from samite.report.traffic import CollectiveRow, collective_table
 
 __all__ = [
@@ -25,5 +27,7 @@ __all__ = [
     "partition_as_text",
     "partition_table",
     "plain_table",
+    "predicted_timeline",
     "report_as_text",
+    "timeline_as_text",
 ]
