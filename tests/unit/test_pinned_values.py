@@ -78,3 +78,13 @@ def test_programs_take_and_give_them(mesh: Mesh) -> None:
     workers.write(1, w, layout.unpinned())
     with pytest.raises(InputError, match=r"laid out as \[4\], the program takes float32 laid out as \[4\] at pp=1"):
         workers.run(handle, [1, x], [1, 2])
+
+
+def test_a_rank_that_gives_what_it_does_not_hold_is_named() -> None:
+    workers, layout = start(MESHES[0]), split(4).pinned({"pp": 1})
+    everywhere = program(lambda x: (x + 1,), [argument("x", split(4))], [Result("y", "float32", layout)], MESHES[0])
+    handle = workers.load(everywhere, {})
+    with pytest.raises(VerifyError, match=r'result "y" is laid out as \[4\] at pp=1, rank 0 gives \[4\]'):
+        workers.run(handle, [torch.zeros(4)], [1])
+    with pytest.raises(InputError, match="no buffer 1"):
+        workers.read(1)

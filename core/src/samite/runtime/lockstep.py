@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from samite.errors import MeshError
+from samite.errors import MeshError, VerifyError
 from samite.hal import hookimpl
 from samite.hal.engine import Engine
-from samite.hal.program import Argument, Program
+from samite.hal.program import Argument, Program, Result
 from samite.layout import Layout
 from samite.lowering import to_fx
 from samite.mesh import Mesh
 from samite.runtime.arguments import check_argument, check_layout, missing_buffer
 from samite.runtime.finished import Finished
 from samite.runtime.interpreter import Code, Main, generate, run_lockstep
-from samite.runtime.sharding import assemble, lay
+from samite.runtime.sharding import assemble, home_ranks, lay
 
 __all__ = ["Lockstep", "LockstepWorkers", "Plugin"]
 
@@ -98,8 +98,12 @@ class LockstepWorkers:
         inputs = [[column[rank] for column in columns] for rank in range(self.mesh.size)]
         with torch.no_grad():
             outputs = run_lockstep(loaded.mains, inputs, self.mesh, loaded.code)
+        made: dict[int, _Buffer] = {}
         for index, (result, buffer) in enumerate(zip(loaded.program.results, results, strict=True)):
-            self._buffers[buffer] = _Buffer(result.layout, [values[index].contiguous() for values in outputs])
+            made[buffer] = _Buffer(result.layout, [values[index].contiguous() for values in outputs])
+            if result.layout.at:
+                self._check_home(result, made[buffer].locals)
+        self._buffers.update(made)
         return Finished()
 
     def free(self, buffers: Sequence[int]) -> None:
@@ -121,6 +125,15 @@ class LockstepWorkers:
         held = self._buffer(given)
         check_layout(argument, held.layout, held.locals[0].dtype)
         return held.locals
+
+    def _check_home(self, result: Result, locals: Sequence[torch.Tensor]) -> None:
+        home = home_ranks(result.layout, self.mesh)
+        for rank, local in enumerate(locals):
+            if rank not in home and local.shape != (0,):
+                raise VerifyError(
+                    f'result "{result.name}" is laid out as {result.layout}, rank {rank} gives {list(local.shape)}',
+                    help="a rank gives an empty tensor, of shape (0,), in place of what it does not hold",
+                )
 
     def _lay(self, value: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
         return [lay(value, layout, self.mesh, rank, poisoned=True) for rank in range(self.mesh.size)]
