@@ -89,12 +89,12 @@ def _named(pattern: str) -> list[str]:
 
 
 def _samples(full: bool, seed: int) -> dict[str, Sequence[Sample]]:
+    from samite.testing.rulecheck.dtypes import samples_of_all_dtypes
     from samite.testing.rulecheck.samples import all_samples
 
-    known = all_samples()
     if full:
-        return dict(known)
-    return {name: [*found[:1], *_drawn(found[1:], f"{seed} {name}")] for name, found in known.items()}
+        return dict(samples_of_all_dtypes())
+    return {name: [*found[:1], *_drawn(found[1:], f"{seed} {name}")] for name, found in all_samples().items()}
 
 
 def _drawn(samples: Sequence[Sample], seed: str) -> list[Sample]:

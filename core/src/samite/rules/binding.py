@@ -49,7 +49,14 @@ class Bound:
         rising, falling = self._sets(self.rule.increasing), self._sets(self.rule.decreasing)
         found = [(kind, kind, rising) for kind in ("max", "min") if rising]
         found += [(kind, other, falling) for kind, other in (("max", "min"), ("min", "max")) if falling]
-        return (*found, ("sum", "sum", self.linear))
+        return (*found, ("sum", "sum", tuple(roles for roles in self.linear if not self._wraps(roles))))
+
+    def _wraps(self, roles: Sequence[int]) -> bool:
+        """Whether one of these operands is of unsigned numbers, terms of which wrap around, and a result is of a dtype
+        in which they would not."""
+        unsigned = {t.dtype for t, r in zip(self.op.operands, self.roles, strict=True) if r in roles}
+        unsigned = {dtype for dtype in unsigned if dtype.startswith("uint")}
+        return any(result.dtype not in (dtype, "none") for dtype in unsigned for result in self.op.results)
 
     def _sets(self, option: str | Callable[[Op], str]) -> tuple[tuple[int, ...], ...]:
         return operand_sets(option(self.op) if callable(option) else option, len(self.notation.operands))

@@ -116,6 +116,10 @@ def _counts(g: _Geometry, ndim: int, literals: dict[str, Any], dtype: torch.dtyp
     return count
 
 
+def _over(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    return x / counts if x.dtype.is_floating_point else x.div(counts, rounding_mode="trunc")
+
+
 def average_pool(name: str) -> Callable[..., torch.Tensor]:
     """The expansion of `aten.<name>`: sums, over counts that know where the plane ends."""
 
@@ -123,7 +127,7 @@ def average_pool(name: str) -> Callable[..., torch.Tensor]:
         g = _Geometry(s, literals)
         ceil = literals.get("ceil_mode", False)
         sums = getattr(torch.ops.aten, name)(g.under(x, 0), g.kernel, g.stride, g.padding, ceil, True, 1)
-        return sums / _counts(g, x.ndim, literals, x.dtype)
+        return _over(sums, _counts(g, x.ndim, literals, x.dtype))
 
     return expand
 
@@ -131,7 +135,7 @@ def average_pool(name: str) -> Callable[..., torch.Tensor]:
 def average_pool_backward(name: str) -> Callable[..., torch.Tensor]:
     def expand(s: Shards, grad: torch.Tensor, x: torch.Tensor, **literals: Any) -> torch.Tensor:
         g = _Geometry(s, literals)
-        scaled = g.over(grad / _counts(g, grad.ndim, literals, grad.dtype), 0)
+        scaled = g.over(_over(grad, _counts(g, grad.ndim, literals, grad.dtype)), 0)
         shape = list(x.shape)
         for dim, sliding, split in zip(g.dims, g.sliding, g.split, strict=True):
             if split:

@@ -51,10 +51,11 @@ def log_softmax_backward(
 
 
 def logsumexp(s: Shards, x: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> torch.Tensor:
-    """The maximum is finite, or the row is: an infinite one would make inf - inf."""
+    """The maximum is finite, or the row is: an infinite one would make inf - inf. Of complex numbers it is that of the
+    real parts."""
     dims = [d % x.ndim for d in dim] or list(range(x.ndim))
-    x = s.mask(_wide(x if x.is_floating_point() else x.to(s.dtype())), "r", dims, -torch.inf)
-    top = s.all_reduce(x.amax(dims, keepdim=True), "r", "max")
+    x = s.mask(_wide(x.to(s.dtype())), "r", dims, -torch.inf)
+    top = s.all_reduce((x.real if x.is_complex() else x).amax(dims, keepdim=True), "r", "max")
     top = torch.where(top.isinf(), torch.zeros((), dtype=top.dtype), top)
     found = s.all_reduce((x - top).exp().sum(dims, keepdim=True), "r").log() + top
     return (found if keepdim else found.squeeze(dims)).to(s.dtype())

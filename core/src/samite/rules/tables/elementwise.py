@@ -21,7 +21,7 @@ SPECIAL_UNARY = """
     airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx i0e i1 i1e log_ndtr modified_bessel_i0 modified_bessel_i1
     modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0
 """
-LINEAR_UNARY = "alias clone deg2rad detach div.Scalar mul.Scalar neg rad2deg xlogy.Scalar_Other"
+LINEAR_UNARY = "alias clone deg2rad detach div.Scalar mul.Scalar neg rad2deg"
 BINARY = """
     atan2 bitwise_and.Tensor bitwise_left_shift.Tensor bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor
     clamp_max.Tensor clamp_min.Tensor copysign.Tensor eq.Tensor fmax fmin ge.Tensor gt.Tensor heaviside hypot le.Tensor
@@ -110,9 +110,9 @@ for name in LINEAR_UNARY.split():
     rule(name, "*a -> *a", linear="all", **MONOTONE.get(name, {}))
 for name in (BINARY + FURTHER_BINARY).split():
     rule(name, "*a, *a -> *a", increasing="each" if name in EXTREMES.split() else "")
-for name, factor in (("special_zeta", ""), ("special_xlog1py", "0")):
-    rule(name, "*a, *a -> *a", linear=factor)
-    rule(f"{name}.other_scalar", "*a -> *a", linear=factor)
+for name in ("special_zeta", "special_xlog1py"):
+    rule(name, "*a, *a -> *a")
+    rule(f"{name}.other_scalar", "*a -> *a")
     rule(f"{name}.self_scalar", "*a -> *a")
 for name in (f"special_{kind}" for kind in POLYNOMIALS.split()):  # kernels loop up to the degree, operand 1
     rule(name, "*a, *a -> *a", padding={1: 0.0})
@@ -128,7 +128,9 @@ rule("sub.Tensor", "*a, *a -> *a", linear="all", increasing=of_floats("0"), decr
 rule("rsub.Tensor", "*a, *a -> *a", linear="all")
 rule("mul.Tensor", "*a, *a -> *a", linear="each")
 rule("div.Tensor", "*a, *a -> *a", linear="0")
-rule("xlogy.Tensor", "*a, *a -> *a", linear="0")
+# No product with a logarithm is linear: 0 times an infinite one is 0, and terms of 0 would make inf - inf.
+rule("xlogy.Tensor", "*a, *a -> *a")
+rule("xlogy.Scalar_Other", "*a -> *a")
 rule("addcmul", "*a, *a, *a -> *a", linear="0 1 | 0 2")
 rule("addcdiv", "*a, *a, *a -> *a", linear="0 1")
 rule("lerp.Scalar", "*a, *a -> *a", linear="all")

@@ -115,6 +115,8 @@ def lines(op: Op) -> tuple[list[str], list[str]]:
     """The dims of the operand and of the index. The indexed dim is "d" and "i"; where the others agree they are free,
     else the index stands for a corner of the operand and they are whole."""
     wide, narrow = op.operands[0].shape, op.operands[1].shape
+    if len(wide) != len(narrow):  # torch lets an index without elements have any dims
+        return [f"D{i}" for i in range(len(wide))], [f"I{i}" for i in range(len(narrow))]
     at = op.literals["dim"] % max(len(wide), 1)
     same = [n == m for n, m in zip(wide, narrow, strict=True)]
     free = [f"a{i}" if n else None for i, n in enumerate(same)]

@@ -51,6 +51,17 @@ def columns(op: Op) -> str:
     return f"{image} -> {windows}" if op.name == "aten.im2col" else f"{windows} -> {image}"
 
 
+def unrounded(sets: str) -> Callable[[Op], str]:
+    """The operand sets that are linear where numbers are not rounded: a mean of integers is, so it is no sum of the
+    means of terms."""
+
+    def spell(op: Op) -> str:
+        return sets if "int" not in op.operands[0].dtype else ""
+
+    spell.__name__ = "unrounded"
+    return spell
+
+
 def over(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Options of a rule that slides windows over its spatial dims."""
     return {"window": "x0 y0 | x1 y1 | x2 y2", "expand": {f"x{i}": function for i in range(3)}}
@@ -63,15 +74,15 @@ for spatial in (2, 3):
     options = {"linear": "0", "padding": {2: 0}}
     rule(f"{name}_backward", sliding("{y}, {x}, {y} -> {x}", spatial), **options, **over(max_pool_backward))
     name = f"avg_pool{spatial}d"
-    rule(name, sliding("{x} -> {y}", spatial), linear="all", **over(average_pool(name)))
+    rule(name, sliding("{x} -> {y}", spatial), linear=unrounded("all"), **over(average_pool(name)))
     backward = sliding("{y}, {x} -> {x}", spatial)
-    rule(f"{name}_backward", backward, linear="0", **over(average_pool_backward(name)))
+    rule(f"{name}_backward", backward, linear=unrounded("0"), **over(average_pool_backward(name)))
     # The windows of adaptive pools differ in length.
     name = f"adaptive_max_pool{spatial}d"
     rule(name, planes("{x} -> {y}, {y}", spatial))
     rule(f"{name}_backward", planes("{y}, {x}, {y} -> {x}", spatial), **options)
     name = f"_adaptive_avg_pool{spatial}d"
-    rule(name, planes("{x} -> {y}", spatial), linear="all")
+    rule(name, planes("{x} -> {y}", spatial), linear=unrounded("all"))
     rule(f"{name}_backward", planes("{y}, {x} -> {x}", spatial), linear="0")
 for spatial in (1, 2, 3):
     for name in (f"reflection_pad{spatial}d", f"replication_pad{spatial}d"):

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from samite.ir.graph import Op
 from samite.rules.expansions.resampling import resize, resize_backward
 from samite.rules.language import rule
 from samite.rules.shards import Shards
-from samite.rules.tables.pooling import over, planes, sliding
+from samite.rules.tables.pooling import over, planes, sliding, unrounded
 
 
 def resized(op: str) -> Callable[..., torch.Tensor]:
@@ -22,6 +23,16 @@ def resized(op: str) -> Callable[..., torch.Tensor]:
         return getattr(torch.ops.aten, op)(grad, **{**literals, "input_size": s.result_shape()})
 
     return local
+
+
+def interpolated(spatial: int) -> Callable[[Op], str]:
+    """Of integers, which kernels weigh and round in their own way, the spatial dims are whole."""
+
+    def spell(op: Op) -> str:
+        return (planes if "int" in op.operands[0].dtype else sliding)("{x} -> {y}", spatial)(op)
+
+    spell.__name__ = "interpolated"
+    return spell
 
 
 SEPARABLE = {
@@ -35,11 +46,14 @@ WIDER = ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_a
 for kind, names in SEPARABLE.items():
     for spatial, name in names.items():
         backward = f"{name}_backward"
-        rule(name, sliding("{x} -> {y}", spatial), linear="all", **over(resize(kind)))
+        if kind == "linear":
+            rule(name, interpolated(spatial), linear=unrounded("all"), **over(resize(kind)))
+        else:
+            rule(name, sliding("{x} -> {y}", spatial), linear="all", **over(resize(kind)))
         text, local = sliding("{y} -> {x}", spatial), resized(backward)
         rule(backward, text, linear="all", local=local, **over(resize_backward(kind)))
 for name in WIDER:
-    rule(name, planes("{x} -> {y}", 2), linear="all")
+    rule(name, planes("{x} -> {y}", 2), linear=unrounded("all"))
     rule(f"{name}_backward", planes("{y} -> {x}", 2), linear="all", local=resized(f"{name}_backward"))
 
 for sampler, image, places in (

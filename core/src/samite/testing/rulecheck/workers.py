@@ -11,9 +11,9 @@ from typing import Any
 from samite.errors import WorkerError
 from samite.rules import rules
 from samite.testing.rulecheck.checker import check_rules
+from samite.testing.rulecheck.dtypes import samples_of_all_dtypes
 from samite.testing.rulecheck.report import Finding, OpChecked, Report
 from samite.testing.rulecheck.sample import Sample
-from samite.testing.rulecheck.samples import all_samples
 from samite.testing.workers import Worker, answer, share
 
 __all__ = ["check_all"]
@@ -34,7 +34,7 @@ def check_all(samples: Sequence[Sample], processes: int, effort: dict[str, Any])
         return
 
     def check(worker: Worker, sample: Sample) -> Report:
-        number = all_samples()[sample.op].index(sample)
+        number = samples_of_all_dtypes()[sample.op].index(sample)
         try:
             return Report.from_json(json.loads(worker.ask(f"{sample.op}\t{number}", SECONDS)))
         except WorkerError as error:
@@ -48,7 +48,7 @@ def check_all(samples: Sequence[Sample], processes: int, effort: dict[str, Any])
 
 def _reply(question: str, effort: dict[str, Any]) -> str:
     op, number = question.split("\t")
-    report = check_rules([op], samples={op: [all_samples()[op][int(number)]]}, **effort)
+    report = check_rules([op], samples={op: [samples_of_all_dtypes()[op][int(number)]]}, **effort)
     return json.dumps(asdict(report))
 
 

@@ -77,6 +77,8 @@ def elements() -> Iterator[Sample]:
     yield Sample("aten.gather", (floats(7), 0, ints(4, low=0, high=6)))
     yield Sample("aten.gather", (ints(7, 6), 1, ints(7, 1, low=0, high=5)))
     yield Sample("aten.gather", (floats(), 0, ints(low=0, high=0)))
+    yield Sample("aten.gather", (floats(7), 0, ints(3, 0)))
+    yield Sample("aten.scatter_add", (floats(7), 0, ints(3, 0), floats(3, 0)))
     yield Sample("aten.scatter.value", (floats(7, 6), 0, distinct_ints(3, 2, dim=0, high=6), 0.5))
     # torch has no gradient for a source that is larger than the index.
     larger = distinct_ints(3, 2, dim=1, high=5), floats(4, 3)
