@@ -38,8 +38,10 @@ def _head(store: Store, tried: list[Record]) -> Iterator[str]:
 PyTorch's op database (`torch.testing._internal.common_methods_invocations.op_db` of torch {made["torch"]}) through
 Samite: {len(tried)} entries, {samples} samples, {placements} programs, each compared with plain PyTorch. A sample is
 captured, forward and with its gradient, one of each entry also in place, and runs on simulated ranks of the meshes
-(2), (3) and (2, 2), where dims of its tensors are split, evenly or not, alone and together with others. DTensor is
-given the same samples and placements; what it gives wrong was confirmed by gloo processes.{_untried(tried)}
+(2), (3) and (2, 2), where dims of its tensors are split, evenly or not, alone and together with others: up to
+{made["samples"]} samples of an entry's main dtype (a third of that of others) at {made["placements"]} placements
+of each mesh, half as many of gradients, drawn with seed {made["seed"]}. DTensor is given the same samples and
+placements; what it gives wrong was confirmed by gloo processes.{_untried(tried)}
 
 An entry is *right* if all its programs are; one that is not supported says why. Nothing is skipped but what plain
 PyTorch cannot do.

@@ -67,7 +67,7 @@ def scalar(name: str) -> tuple[Any, ...]:
 
 
 def unary() -> Iterator[Sample]:
-    for name in (UNARY + LINEAR_UNARY).split():
+    for name in (UNARY + LINEAR_UNARY + " xlogy.Scalar_Other").split():
         for shape in SHAPES:
             # These take the number first.
             first = name in ("pow.Scalar", "polygamma")
