@@ -38,8 +38,12 @@ from filecheck.parser import Parser, pattern_for_opts
 from samite import Partial, Replicate, Shard
 from samite.errors import SamiteError
 from samite.ir.module import Module
+from samite.mesh import Mesh
 from samite.passes.base import Pass
+from samite.passes.cut_stages import CutStages
 from samite.passes.pipeline import default_passes
+from samite.passes.split_microbatches import SplitMicrobatches
+from samite.passes.stages.joint import joint_module
 from samite.topology import Topology
 
 
@@ -56,9 +60,27 @@ class Roundtrip:
         return module
 
 
-WORDS: dict[str, Any] = {
-    p.name: type(p) for p in (*default_passes({}, {}, 1, overlap=True, topology=Topology()), Roundtrip())
-}
+class Cut:
+    """`cut_stages`, and what it gives as one module. Arguments that are state are those with an alias; `inputs` are
+    indices."""
+
+    name = "cut_stages"
+
+    def __init__(self, stages: int, inputs: tuple[int, ...] = (), marks: tuple[int, ...] = ()) -> None:
+        self.stages, self.inputs, self.marks = stages, frozenset(inputs), marks
+
+    def run(self, module: Module) -> Module:
+        mesh, state = Mesh(("pp",), (self.stages,)), frozenset(a for a in module.graph.aliases if a >= 0)
+        cut = CutStages(mesh, "pp", self.stages, Topology(), self.inputs, state, {}, {}, self.marks).run(module)
+        return joint_module(cut.functions, cut.joins)
+
+
+_PASSES = (
+    *default_passes({}, {}, 1, overlap=True, topology=Topology()),
+    SplitMicrobatches(frozenset()),
+    Roundtrip(),
+)
+WORDS: dict[str, Any] = {p.name: type(p) for p in _PASSES} | {"cut_stages": Cut}
 WORDS |= {"Shard": Shard, "Replicate": Replicate, "Partial": Partial, "topology": Topology.from_dict}
 
 

@@ -47,24 +47,27 @@ def train_both(
     steps: int = 3,
     warm: bool = True,
     tolerance: float = 1e-5,
-) -> None:
+    step_function: Callable[..., Tensor] = train_step,
+    **options: Any,
+) -> Any:
     """Train `model` on one device and a copy of it on the mesh; after every step all that a user can see is the same:
     the loss, parameters, gradients, buffers and the optimizer's state.
 
     The lockstep engine poisons padding and compares replicas at every read, so those are checked too. `warm` takes a
     step before the two part, so that all state is there and one program serves all steps. Two float32 tensors are the
-    same if they differ by `tolerance` of the largest element.
+    same if they differ by `tolerance` of the largest element. `options` are those of `samite.compile`.
     """
     reference = model, optimizer(model.parameters())
     if warm:
-        train_step(*reference, *batches(steps))
+        step_function(*reference, *batches(steps))
     here = copy.deepcopy(reference)
-    compiled = samite.compile(train_step, mesh=_lockstep(axes), placements=placements)
+    compiled = samite.compile(step_function, mesh=_lockstep(axes), placements=placements, **options)
     for step in range(steps):
-        want = train_step(*reference, *batches(step))
+        want = step_function(*reference, *batches(step))
         loss = compiled(*here, *batches(step))
         torch.testing.assert_close(loss.read(), want.detach(), rtol=tolerance, atol=0, msg=lambda m: f"loss: {m}")
         _compare(_visible(*here), _visible(*reference), step, tolerance)
+    return compiled
 
 
 def count_collectives(

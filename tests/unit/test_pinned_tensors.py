@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import logging
 import pickle
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +15,6 @@ from torch import nn
 
 import samite
 from samite import Shard
-from samite.api.program import Built, build
 from samite.errors import LayoutError
 from samite.layout import Layout
 from samite.mesh import Mesh
@@ -220,41 +217,3 @@ def test_a_layout_of_a_size_1_axis_pins_nothing() -> None:
     assert x.distribution == Layout.parse("[5:dp, 3]")
     torch.testing.assert_close((x + 1).full_tensor(), VALUE + 1)
     session_of(mesh).close()
-
-
-def pins_interface(stage: int) -> Callable[..., Built]:
-    """Builds programs whose tensors lie at a stage: right for any that work element by element."""
-
-    def made(*args: Any, **kwargs: Any) -> Built:
-        built = build(*args, **kwargs)
-        program = built.program
-        arguments, results = (
-            tuple(
-                x if getattr(x, "kind", "") == "rng" else dataclasses.replace(x, layout=x.layout.pinned({"pp": stage}))
-                for x in side
-            )
-            for side in (program.arguments, program.results)
-        )
-        return dataclasses.replace(built, program=dataclasses.replace(program, arguments=arguments, results=results))
-
-    return made
-
-
-def test_a_program_leaves_its_state_at_home(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scaled(model: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            model.weight.mul_(2)
-        return x * 3
-
-    model, split = nn.Linear(3, 5), {"dp": Shard(0)} if "dp" in mesh else {}
-    before = model.weight.detach().clone()
-    placements = {"x": split, "model.weight": split}
-    steps = [samite.compile(scaled, mesh=mesh, placements=placements) for _ in range(2)]
-    for time, (step, stage) in enumerate([(steps[0], 0), (steps[0], 0), (steps[1], 1), (steps[0], 0)]):
-        monkeypatch.setattr(sys.modules["samite.api.compile"], "build", pins_interface(stage))
-        out = step(model, VALUE)
-        assert out.distribution.at == model.weight.distribution.at == (("pp", stage),)
-        torch.testing.assert_close(out.full_tensor(), 3 * VALUE)
-        torch.testing.assert_close(model.weight.full_tensor().detach(), 2 ** (time + 1) * before)
-    torch.testing.assert_close((out + model.weight).full_tensor().detach(), 3 * VALUE + 16 * before)
-    torch.testing.assert_close(steps[1](model, out).full_tensor(), 9 * VALUE)

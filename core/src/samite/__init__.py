@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 # `mesh` and `tensor`, the functions, hide the modules of these names, which `samite.api` has imported by then.
 from samite.api import compile, mesh
 from samite.errors import SamiteError
-from samite.frontend import constrain
+from samite.frontend import constrain, stage
 from samite.placement import Partial, Placement, Replicate, Shard
 from samite.tensor import Tensor, distribute_module, empty, from_local, full, ones, rand, randn, tensor, zeros
 
@@ -39,6 +39,7 @@ __all__ = [
     "plugins",
     "rand",
     "randn",
+    "stage",
     "tensor",
     "testing",
     "umem",

@@ -11,6 +11,7 @@ import torch
 
 from samite.api.checks import check_arguments, check_function, check_options, refuse_dynamo
 from samite.api.mesh import mesh as make_mesh
+from samite.api.pipelines import PIPELINE, PipelineOptions
 from samite.api.program import Built, build
 from samite.api.programs import Compilation, Programs
 from samite.api.step import Step
@@ -39,12 +40,18 @@ class Compiled:
     """A compiled function. Call it as the original; `lower` shows the program of a call without running it."""
 
     def __init__(
-        self, fn: Function, mesh: Mesh, placements: Placements, mode: str | None, dynamic: bool | None = None
+        self,
+        fn: Function,
+        mesh: Mesh,
+        placements: Placements,
+        mode: str | None,
+        dynamic: bool | None = None,
+        pipeline: PipelineOptions | None = None,
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.fn, self.mesh, self.placements, self.mode = fn, mesh, placements, mode
-        self.dynamic = dynamic
+        self.dynamic, self.pipeline = dynamic, pipeline or PipelineOptions()
         self.measured = mesh  # whose topology placements are for
         self._trees = Trees(fn)
         self._programs: dict[Hashable, Programs] = {}
@@ -128,10 +135,11 @@ class Compiled:
             keep_text=keep_text,
             check=settings.debug_checks,
             overlap=settings.overlap,
-            topology=configured_topology(self.measured) if self.mesh.size > 1 else None,
+            topology=configured_topology(self.measured) if self.mesh.size > 1 or PIPELINE in self.mesh else None,
             automatic=rest == "auto",
             memory=int(settings.memory_per_rank),
             compare=compare,
+            pipeline=self.pipeline,
         )
         for how in (note for record in built.records if record.name == "place" for note in record.notes[:1]):
             if how.startswith("not split") and not self._made:
@@ -182,14 +190,13 @@ def _untied(placements: Placements, tree: StateTree) -> Placements:
 
 
 def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:
-    """Layouts of the arguments that lie on this mesh already: a second program takes them as they are, but for where
-    they are pinned, which is for each program to decide."""
+    """Layouts of the arguments that lie on this mesh already: a second program takes them as they are."""
     found: dict[str, Layout] = {}
     session = session_of(mesh)
     for leaf in tree.leaves:
         value = leaf.get()
         if isinstance(value, Tensor) and value.is_base_on(session) and value.remote.on_workers:
-            found[leaf.name] = value.remote.layout.unpinned()
+            found[leaf.name] = value.remote.layout
     return found
 
 
@@ -204,6 +211,9 @@ def compile(
     placements: Styled | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
     dynamic: bool | None = None,
+    microbatches: int | None = None,
+    schedule: str = "auto",
+    stages: int | None = None,
 ) -> Compiled: ...
 @overload
 def compile(
@@ -212,6 +222,9 @@ def compile(
     placements: Styled | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
     dynamic: bool | None = None,
+    microbatches: int | None = None,
+    schedule: str = "auto",
+    stages: int | None = None,
 ) -> Callable[[Function], Compiled]: ...
 def compile(
     fn: Function | None = None,
@@ -221,6 +234,9 @@ def compile(
     placements: Styled | Literal["auto"] = "auto",
     mode: Literal["aten", "inductor"] | None = None,
     dynamic: bool | None = None,
+    microbatches: int | None = None,
+    schedule: str = "auto",
+    stages: int | None = None,
 ) -> Compiled | Callable[[Function], Compiled]:
     """Compile a function (a whole training step, a forward, a module) for a mesh; also a decorator.
 
@@ -236,16 +252,23 @@ def compile(
     from the first call on; False captures it for each size. Sizes 0 and 1, and sizes for which the function takes
     another way, are captured on their own. `compilations` of the compiled function says what happened.
 
+    Where the mesh has an axis "pp" the function becomes a pipeline of `stages` along it, by default one a rank, between
+    which `samite.stage()` may say where to cut. The batch (dim 0 of inputs) is cut into `microbatches`, by default as
+    many as divide it, up to four a rank; their gradients are summed, so the step is that of the whole batch. `schedule`
+    is "gpipe", "1f1b", "interleaved", "zero_bubble", or "auto": the fastest of them in simulation.
+
     Afterwards parameters, buffers, gradients and optimizer state are `samite.Tensor` handles, and so is what the
     function returns.
 
     Raises InputError for what is no function, MeshError, PlacementError and ConfigError for options that are wrong.
     """
     check_options(mesh, placements, mode, dynamic)
+    pipeline = PipelineOptions(microbatches, schedule, stages)
+    pipeline.check(mesh)
     constraints = cast(Placements, {} if placements == "auto" else placements)
 
     def compiled(fn: Function) -> Compiled:
         check_function(fn)
-        return Compiled(fn, mesh or make_mesh(engine="inprocess", d=1), constraints, mode, dynamic)
+        return Compiled(fn, mesh or make_mesh(engine="inprocess", d=1), constraints, mode, dynamic, pipeline)
 
     return compiled if fn is None else compiled(fn)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from samite.api.pipelines import PIPELINE, PipelineOptions, inner_mesh
+from samite.api.staging import PipelineBuilder
 from samite.frontend import Capture
 from samite.hal.program import Argument, Program, Result
 from samite.layout import Layout
@@ -44,20 +46,21 @@ def build(
     automatic: bool = False,
     memory: int = 0,
     compare: bool = False,
+    pipeline: PipelineOptions | None = None,
 ) -> Built:
     """Raises PlacementError, RuleMissing, LayoutError, VerifyError, each with the user's line where an op is to blame,
     and UnsupportedOp for an op that the mesh's backend declines.
 
-    `layouts` are those that arguments have already; the user's placements are stronger. With `check` the module is
-    verified after every pass. The `topology` says how to communicate, and whether beside computation; with `overlap`
-    that is wherever it can be. If placement is `automatic`, layouts that no placement fixes are chosen by what they
-    cost there, so that a rank holds no more than `memory` bytes (0: any number); with `compare` more ways are priced,
-    to be told of.
+    `layouts` are those that arguments have already; the user's placements are stronger, and only a pipeline takes what
+    is pinned where it is. With `check` the module is verified after every pass. The `topology` says how to communicate,
+    and whether beside computation; with `overlap` that is wherever it can be. If placement is `automatic`, layouts that
+    no placement fixes are chosen by what they cost there, so that a rank holds no more than `memory` bytes (0: any
+    number); with `compare` more ways are priced, to be told of. `pipeline` says how, where the mesh has an axis "pp".
     """
     from samite.api.extensions import load_rules, with_passes
     from samite.api.support import check_support
     from samite.ir.importer import import_graph
-    from samite.passes.pipeline import collector_paused, default_passes, run_passes
+    from samite.passes.pipeline import collector_paused, first_passes, function_passes, run_passes
     from samite.passes.placement import Automatic
     from samite.plugins import driver
 
@@ -67,28 +70,30 @@ def build(
             capture.graph.graph,
             arguments=[(a.name, a.owner) for a in capture.arguments],
             aliases=[r.argument for r in capture.results],
-            mesh=mesh,
+            mesh=inner_mesh(mesh) if PIPELINE in mesh else mesh,
         )
-        chosen = None
-        if topology is not None and automatic:
-            inputs = frozenset(a.name for a in capture.arguments if a.kind == "input")
-            held = frozenset(name for name in layouts or () if not any(matches(name, each) for each in placements))
-            chosen = Automatic(topology, inputs, memory, compare, held)
-        defaults = default_passes(
-            placements,
-            layouts or {},
-            bucket_bytes,
-            overlap=overlap,
-            automatic=chosen,
-            topology=topology,
-            memory=memory,
-            algorithms=() if mesh.engine == "lockstep" else driver(mesh.backends[0]).algorithms,
-        )
-        passes = with_passes(defaults)
-        module, records = run_passes(module, passes, keep_text, check=check)
-        if mesh.engine != "lockstep":  # which interprets, whatever the backend
-            check_support(module.graph, mesh)
-        return Built(_program(name, mesh, capture, module), tuple(records))
+        there = layouts or {}
+        algorithms = () if mesh.engine == "lockstep" else driver(mesh.backends[0]).algorithms
+        ends = function_passes(bucket_bytes, overlap=overlap, topology=topology, memory=memory, algorithms=algorithms)
+        if PIPELINE in mesh:
+            options, topology = pipeline or PipelineOptions(), topology or Topology()
+            chosen: dict[str, Any] = {"automatic": automatic, "memory": memory, "check": check}
+            builder = PipelineBuilder(capture, mesh, placements, there, options, topology, **chosen)
+            staged = builder.build(module, name, ends, keep_text)
+            program, records, graphs = staged.program, staged.records, staged.graphs
+        else:
+            by_cost = None
+            if topology is not None and automatic:
+                inputs = frozenset(a.name for a in capture.arguments if a.kind == "input")
+                held = frozenset(each for each in there if not any(matches(each, known) for known in placements))
+                by_cost = Automatic(topology, inputs, memory, compare, held)
+            there = {each: layout.unpinned() for each, layout in there.items()}
+            passes = with_passes([*first_passes(placements, there, automatic=by_cost), *ends])
+            module, records = run_passes(module, passes, keep_text, check=check)
+            program, graphs = _program(name, mesh, capture, module), [module.graph]
+        for graph in graphs if mesh.engine != "lockstep" else ():  # which interprets, whatever the backend
+            check_support(graph, mesh)
+        return Built(program, tuple(records))
 
 
 def _program(name: str, mesh: Mesh, capture: Capture, module: Module) -> Program:

@@ -63,6 +63,8 @@ class Step:
         for at in new:  # before anything runs: what cannot become a handle leaves all state as it was
             if tree.leaves[self._state[at]].role != "input":
                 self._put(tree.leaves[self._state[at]], held.remotes[at])
+                # To make it a parameter is an op, which on ranks of a launcher lays out anew what only some hold.
+                held.remotes[at].send(self.built.program.arguments[self._state[at]].layout)
         results = zip(self._replaced, self.built.program.results, strict=True)
         targets = [held.remotes[at] if at >= 0 else self._new(result) for at, result in results]
         step = self.session.run(self._handle, arguments, [target.number for target in targets])

@@ -68,6 +68,7 @@ class Capture:
     tensor in `meta["val"]`, and every call `meta["custom"]` (see `samite.frontend.source`). `constants` has for each
     leaf of what the function returns its value, or `TENSOR`. `read` are the hyper-parameters that the function read as
     Python values, and `places` where else it read Python's state: the graph is for these values (`Trees.key_after`).
+    `stage_marks` are the numbers of the forward ops before which it called `samite.stage()`.
     """
 
     graph: GraphModule
@@ -78,6 +79,7 @@ class Capture:
     constants: tuple[Any, ...]
     read: frozenset[Entry]
     places: tuple[Place, ...] = ()
+    stage_marks: tuple[int, ...] = ()
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """What the function returns, with `outputs` (one for each result of kind "output") in place of its tensors."""
@@ -133,7 +135,8 @@ def capture_call(tree: StateTree, symbols: Symbols | None = None) -> Capture:
     graph.recompile()
     assert step.spec is not None
     deleted, constants = tuple(step.deleted), tuple(step.constants)
-    return Capture(graph, tuple(arguments), results, deleted, step.spec, constants, frozenset(step.read), step.places)
+    read, marks = frozenset(step.read), tuple(step.recorder.stage_marks)
+    return Capture(graph, tuple(arguments), results, deleted, step.spec, constants, read, step.places, marks)
 
 
 def _argument(leaf: Leaf, tensor: Tensor, replaced: Node | None) -> ArgumentSpec:

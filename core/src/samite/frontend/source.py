@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Literal
@@ -25,6 +26,8 @@ import torch
 from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.fx import Node
 from torch.types import py_sym_types
+
+from samite.errors import CaptureError
 
 __all__ = [
     "Labels", "Phase", "Recorder", "all_user_frames", "is_library", "is_torchs", "label_of", "line_of",
@@ -118,11 +121,16 @@ class _Mark:
     kind: Literal["plain", "update", "backward", "recompute"]
 
 
+_recording: ContextVar[Recorder | None] = ContextVar("samite_recorder", default=None)
+
+
 class Recorder:
     """Collects marks during `recording()`; `updating` is true while an optimizer steps."""
 
     def __init__(self) -> None:
         self.updating = False
+        self.stage_marks: list[int] = []
+        """Numbers of the forward ops before which a stage of a pipeline begins; until `finish` those of marks."""
         self._marks: list[_Mark] = []
         self._labels = Labels()
 
@@ -139,8 +147,17 @@ class Recorder:
                 self._mark(node)
             return node
 
-        with mock.patch.object(PythonKeyTracer, "create_node", create_node):
-            yield
+        token = _recording.set(self)
+        try:
+            with mock.patch.object(PythonKeyTracer, "create_node", create_node):
+                yield
+        finally:
+            _recording.reset(token)
+
+    @staticmethod
+    def current() -> Recorder | None:
+        """The one that is recording."""
+        return _recording.get()
 
     def _mark(self, node: Node) -> None:
         frame = user_frame(sys._getframe(2), self._labels)
@@ -154,8 +171,25 @@ class Recorder:
         again = torch.is_grad_enabled() and not _calls_backward(frame)
         self._marks.append(_Mark(node, line, current._sequence_nr(), "recompute" if again else "backward"))
 
+    def begin_stage(self) -> None:
+        """The forward op that comes next is the first of a stage. Raises CaptureError inside of control flow."""
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+        current: Any = torch._C._current_autograd_node()
+        if current is not None:
+            return  # a checkpoint that runs again says what it said before
+        if get_proxy_mode() is None:  # as while a function of control flow is looked at
+            raise CaptureError(
+                "a stage cannot begin inside of a cond, a loop or a scan, which is one op",
+                where=user_line(self._labels),
+                help="call samite.stage() before it, or behind it",
+            )
+        self.stage_marks.append(len(self._marks))
+
     def finish(self) -> None:
         """Write `meta["custom"]` of every node that was marked."""
+        before = [sum(_is_op(m.node) and m.kind == "plain" for m in self._marks[:at]) for at in self.stage_marks]
+        self.stage_marks = before
         marks = [m for m in self._marks if _is_op(m.node)]
         last = max((i for i, m in enumerate(marks) if m.kind in ("backward", "recompute")), default=len(marks))
         forward = [m for m in marks[:last] if m.kind == "plain"]

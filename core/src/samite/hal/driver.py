@@ -26,6 +26,7 @@ __all__ = [
     "Event",
     "Executable",
     "Group",
+    "Happened",
     "InFlight",
     "OpSignature",
     "StateSlot",
@@ -86,6 +87,13 @@ class Event(Protocol):
     def wait(self) -> None: ...
 
 
+class Happened(Event):
+    """Of what was over before it was told of, as on devices that run a program before they return."""
+
+    def wait(self) -> None:
+        return None
+
+
 class StateSlot(Protocol):
     """Where one state buffer of one rank lives. A bound program reads `value` and puts the new one there."""
 
@@ -138,6 +146,12 @@ class Communicator(Protocol):
         """The collective `verb` of these arguments, of which the caller does not wait for the result; until it does, it
         leaves `x` as it is. Default: done at once."""
         return Arrived(getattr(self, verb)(x, axes, *arguments))
+
+    def transfer(self, x: torch.Tensor, axis: str, source: int, target: int) -> InFlight:
+        """From the rank with index `source` on an axis to the one with index `target`: only these two call it, the
+        second with a tensor like the one that it will be given. Transfers between two ranks arrive in the order in
+        which they are started; until one is over, its source leaves `x` as it is. Default: a permutation of two."""
+        return self.start("permute", x, (axis,), ((source, target),))
 
 
 class Bound(Protocol):

@@ -9,8 +9,9 @@ from typing import Literal
 
 from samite.layout import Layout
 from samite.mesh import Mesh
+from samite.schedules.flow import Join, Port
 
-__all__ = ["Argument", "ArgumentKind", "Program", "Result"]
+__all__ = ["Argument", "ArgumentKind", "Pipeline", "Program", "Result", "StageProgram"]
 
 ArgumentKind = Literal["state", "input", "scalar", "rng"]
 
@@ -42,12 +43,53 @@ class Result:
 
 
 @dataclass(frozen=True)
+class StageProgram:
+    """What the ranks of one stage do in one phase, as a program of its own: it has no state, and its layouts are local.
+
+    Its arguments are the values that it `reads`, its results those that it `makes`. It runs once for `each` microbatch,
+    or once.
+    """
+
+    stage: int
+    phase: str
+    each: bool
+    program: Program
+    reads: tuple[Port, ...]
+    makes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A program in stages along `axis`; stage s is on the ranks with index s modulo the axis' size.
+
+    Values are numbered, the program's arguments first; `argument_homes` are the stages that hold these, None where all
+    do. `order` is what the loop over microbatches does, on all ranks: (index of a program, microbatch). Programs of
+    phases before and after the loop run in their order. `returns` are the values of the program's results, which are
+    left on the stages `return_homes`.
+    """
+
+    axis: str
+    stages: int
+    microbatches: int
+    schedule: str
+    programs: tuple[StageProgram, ...]
+    joins: tuple[Join, ...]
+    order: tuple[tuple[int, int], ...]
+    argument_homes: tuple[int | None, ...]
+    returns: tuple[int, ...]
+    return_homes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Program:
     """A partitioned module (MLIR text, entry function `main`, local types) with its interface.
 
     One module serves every rank of `mesh`: what differs is a function of `dist.axis_index`. `form` names the module
     without its integers, which `numbers` are (`samite.ir.numbers`): programs for other sizes of inputs often have one
     form, and may share an executable (`Executable.resized`). "" if that is not known.
+
+    With a `pipeline` ranks do not all run one module: `module` is the text of all stages', and engines run those of the
+    pipeline's programs that are a rank's, each of which a backend compiles as any other.
     """
 
     name: str
@@ -57,9 +99,12 @@ class Program:
     results: tuple[Result, ...]
     form: str = ""
     numbers: tuple[int, ...] = ()
+    pipeline: Pipeline | None = None
 
     @cached_property
     def digest(self) -> str:
         """Key of caches: names the module, its interface and the mesh, and nothing else."""
         whole = repr((self.mesh.axes, self.mesh.shape, self.module, self.arguments, self.results))
+        if self.pipeline is not None:
+            whole += repr((self.pipeline.order, self.pipeline.joins))
         return hashlib.sha256(whole.encode()).hexdigest()

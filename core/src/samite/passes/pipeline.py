@@ -23,13 +23,17 @@ from samite.passes.overlap_communication import OverlapCommunication
 from samite.passes.partition import Partition
 from samite.passes.place import Place
 from samite.passes.placement import Automatic
+from samite.passes.split_microbatches import MICROBATCH, SplitMicrobatches
 from samite.passes.traffic import collectives
 from samite.passes.verify import Verify
 from samite.topology import Topology
 
 Overlapping = bool | Literal["auto"]
 
-__all__ = ["Overlapping", "collector_paused", "default_passes", "run_passes"]
+__all__ = [
+    "Overlapping", "collector_paused", "default_passes", "first_passes", "function_passes", "run_passes",
+    "staged_passes",
+]  # fmt: skip
 
 
 def default_passes(
@@ -43,16 +47,50 @@ def default_passes(
     algorithms: Sequence[str] = (),
     memory: int = 0,
 ) -> list[Pass]:
-    """From an imported module to a local one. `layouts` are those that arguments have already; with
-    `automatic` layouts are chosen by cost. For the links of `topology` all_reduces are given one of the backend's
-    `algorithms`, and communication runs beside computation where that wins, or with `overlap` wherever it can. A rank
-    may hold `memory` bytes, 0 for any number."""
+    """From an imported module to a finished local one: `first_passes`, then `function_passes`."""
+    ends = function_passes(bucket_bytes, overlap=overlap, topology=topology, algorithms=algorithms, memory=memory)
+    return [*first_passes(placements, layouts, automatic=automatic), *ends]
+
+
+def first_passes(
+    placements: Placements, layouts: Mapping[str, Layout], *, automatic: Automatic | None = None
+) -> list[Pass]:
+    """From an imported module to a local one. `layouts` are those that arguments have already; with `automatic` the
+    rest is chosen by cost."""
     return [
         Normalise(),
         HoistInvariants(),
         Constrain(placements, layouts),
         Place(automatic=automatic),
         Partition(),
+    ]
+
+
+def staged_passes(layouts: Mapping[str, Layout], batch: frozenset[str]) -> list[Pass]:
+    """The same for `cut_stages`: the module is for the mesh of a stage, with microbatches its first axis. `layouts` are
+    those of arguments, `batch` the inputs of which a microbatch is a part."""
+    return [
+        Normalise(),
+        HoistInvariants(),
+        Constrain({}, layouts),
+        SplitMicrobatches(batch),
+        Place(time=frozenset((MICROBATCH,))),
+        Partition(),
+    ]
+
+
+def function_passes(
+    bucket_bytes: int,
+    *,
+    overlap: Overlapping = "auto",
+    topology: Topology | None = None,
+    algorithms: Sequence[str] = (),
+    memory: int = 0,
+) -> list[Pass]:
+    """What is done to a local function. For the links of `topology` all_reduces are given one of the backend's
+    `algorithms`, and communication runs beside computation where that wins, or with `overlap` wherever it can. A rank
+    may hold `memory` bytes, 0 for any number."""
+    return [
         FuseCollectives(),
         BucketCollectives(bucket_bytes),
         *([] if topology is None else [ChooseAlgorithm(topology, algorithms)]),

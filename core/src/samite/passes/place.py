@@ -19,7 +19,7 @@ from samite.ir.module import Module
 from samite.ir.regions import changed_regions
 from samite.layout import Layout, refuse_pinned
 from samite.passes.placement import Assignment, Automatic, Placement, RegionPlan, best_placement, decide
-from samite.passes.placement.walk import Choice
+from samite.passes.placement.walk import Choice, settled_over
 from samite.rules.planning import OpPlan
 
 __all__ = ["Place"]
@@ -28,11 +28,18 @@ __all__ = ["Place"]
 class Place:
     name = "place"
 
-    def __init__(self, results: Sequence[Layout | None] | None = None, automatic: Automatic | None = None) -> None:
+    def __init__(
+        self,
+        results: Sequence[Layout | None] | None = None,
+        automatic: Automatic | None = None,
+        time: frozenset[str] = frozenset(),
+    ) -> None:
         """With `results`, arguments keep exactly what they have, and results get these layouts; None lets one keep what
         its op gives, and owe what that leaves owed. Without it nothing that the function returns is owed, and new state
-        lies as the old. With `automatic` what is not given is chosen by cost."""
-        self.results, self.automatic = results, automatic
+        lies as the old. With `automatic` what is not given is chosen by cost. Axes of `time` are no ranks but turns of
+        a loop: they split inputs by a constraint alone, what is owed over them is settled at once, before all else,
+        and no argument or result is split over them."""
+        self.results, self.automatic, self.time = results, automatic, time
         self.notes: tuple[str, ...] = ()
 
     def run(self, module: Module) -> Module:
@@ -41,17 +48,17 @@ class Place:
         given = [_given(a) for a in graph.arguments]
         refuse_pinned((*given, *(self.results or ())), "a program places")
         if self.automatic is None:
-            return _written(module, best_placement(graph, module.mesh, given, self.results))
+            return _written(module, best_placement(graph, module.mesh, given, self.results, self.time), self.time)
         decision = decide(graph, module.mesh, given, self.automatic)
         self.notes = decision.in_words()
         return _written(module, decision.chosen.placement)
 
 
-def _written(module: Module, placement: Placement | Assignment) -> Module:
+def _written(module: Module, placement: Placement | Assignment, time: frozenset[str] = frozenset()) -> Module:
     layouts = zip(module.graph.arguments, placement.layouts, strict=False)
     arguments = [argument._replace(layout=str(layout)) for argument, layout in layouts]
     returns = [str(layout) for layout in placement.return_layouts()]
-    write = partial(_Writer, placement, module.mesh_attribute)
+    write = partial(_Writer, placement, module.mesh_attribute, time)
     return rewrite(module, lambda _, build: write(build).run(), arguments, returns, regions=False)
 
 
@@ -62,8 +69,9 @@ def _given(argument: Argument) -> Layout | None:
 class _Writer:
     """The placed module: ops with their results' layouts, and a reshard wherever a need differs from what is there."""
 
-    def __init__(self, placement: Placement | Assignment, mesh: Any, build: Builder) -> None:
-        self.placement, self.mesh, self.build, self.graph = placement, mesh, build, placement.graph
+    def __init__(self, placement: Placement | Assignment, mesh: Any, time: frozenset[str], build: Builder) -> None:
+        self.placement, self.mesh, self.time, self.build = placement, mesh, time, build
+        self.graph = placement.graph
         self.values: list[Value] = list(build.arguments)
         self.moved: dict[tuple[int, Layout, str], Value] = {}
 
@@ -80,8 +88,10 @@ class _Writer:
         layouts = [str(layout) for layout in made.results]
         results = list(self.build.op(self._with_regions(node, made), operands, node.op.results, at, layouts))
         for i, (layout, final) in enumerate(zip(made.results, choice.settled, strict=True)):
-            if layout is not final:
-                results[i] = self._reshard(results[i], node.op.results[i], layout, final, at)
+            first = settled_over(layout, self.time)
+            for src, dst in ((layout, first), (first, final)):
+                if src is not dst:
+                    results[i] = self._reshard(results[i], node.op.results[i], src, dst, at)
         self.values.extend(results)
 
     def _with_regions(self, node: Node, made: OpPlan) -> Op:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from samite.api.program import Built
 from samite.ir.graph import Graph
-from samite.ir.module import Module
 from samite.layout import Layout
 from samite.passes.traffic import itemsize
+from samite.report.functions import Function, functions_of
 from samite.report.provenance import Provenance
 from samite.report.words import parts, words
 
@@ -51,38 +51,49 @@ class PartitionRow:
 
 def partition_table(built: Built) -> tuple[PartitionRow, ...]:
     """A row for every argument of the program, in order, and for every result that replaces no argument."""
-    return partition_rows(built, Module.parse(built.program.module).graph)
+    return partition_rows(built, functions_of(built.program))
 
 
-def partition_rows(built: Built, graph: Graph) -> tuple[PartitionRow, ...]:
-    """`partition_table` over the program's function, if that has been read already."""
-    program, provenance = built.program, Provenance(graph)
-    replaced = {result.alias: value for result, value in zip(program.results, graph.returns, strict=True)}
+def partition_rows(built: Built, functions: Sequence[Function]) -> tuple[PartitionRow, ...]:
+    """`partition_table` over the program's functions, if they have been read already."""
+    program, provenances = built.program, [Provenance(function.graph) for function in functions]
+    replaced = {result.alias: at for at, result in enumerate(program.results) if result.alias >= 0}
+
+    def ahead(argument: int) -> Iterator[str]:
+        for function, provenance in zip(functions, provenances, strict=True):
+            if argument in function.arguments:
+                yield from _spelled(function.graph, provenance.ahead(function.arguments[argument]))
+
+    def behind(result: int) -> Iterator[str]:
+        for function, provenance in zip(functions, provenances, strict=True):
+            if result in function.results:
+                yield from _spelled(function.graph, provenance.behind(function.results[result]))
+
     rows: list[PartitionRow] = []
     for index, argument in enumerate(program.arguments):
-        found = provenance.ahead(index)
-        if index in replaced:
-            found = (*found, *provenance.behind(replaced[index]))
-        row = _row(argument.name, argument.kind, argument.dtype, argument.layout, program.mesh, graph, found)
-        rows.append(replace(row, owner=graph.arguments[index].owner))
-    for result, value in zip(program.results, graph.returns, strict=True):
+        found = [*ahead(index), *(behind(replaced[index]) if index in replaced else ())]
+        row = _row(argument.name, argument.kind, argument.dtype, argument.layout, program.mesh, found)
+        rows.append(replace(row, owner=_owner(functions, index)))
+    for index, result in enumerate(program.results):
         if result.alias < 0:
-            found = provenance.behind(value)
-            rows.append(_row(result.name, "result", result.dtype, result.layout, program.mesh, graph, found))
+            rows.append(_row(result.name, "result", result.dtype, result.layout, program.mesh, [*behind(index)]))
     return tuple(rows)
 
 
+def _owner(functions: Sequence[Function], argument: int) -> str:
+    known = (f.graph.arguments[f.arguments[argument]].owner for f in functions if argument in f.arguments)
+    return next(known, "")
+
+
+def _spelled(graph: Graph, collectives: Sequence[int]) -> Iterator[str]:
+    for op in (graph.nodes[index].op for index in collectives):
+        yield f"{op.name.removeprefix('dist.')} {'·'.join(op.literals['axes'])}"
+
+
 def _row(
-    name: str,
-    kind: RowKind,
-    dtype: str,
-    layout: Layout,
-    mesh: Mapping[str, int],
-    graph: Graph,
-    collectives: Sequence[int],
+    name: str, kind: RowKind, dtype: str, layout: Layout, mesh: Mapping[str, int], collectives: Sequence[str]
 ) -> PartitionRow:
     split, local = parts(layout, mesh), layout.local_shape(mesh)
-    literals = [(graph.nodes[i].op.name.removeprefix("dist."), graph.nodes[i].op.literals["axes"]) for i in collectives]
     return PartitionRow(
         name=name,
         kind=kind,
@@ -93,7 +104,7 @@ def _row(
         layout=words(layout, mesh),
         local_shape=local,
         rank_bytes=prod(local) * itemsize(dtype),
-        collectives=tuple(dict.fromkeys(f"{verb} {'·'.join(axes)}" for verb, axes in literals)),
+        collectives=tuple(dict.fromkeys(collectives)),
         home=layout.canonical(mesh).at,
     )
 

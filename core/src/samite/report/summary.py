@@ -11,11 +11,12 @@ from typing import Any
 from rich.filesize import decimal
 
 from samite.api.program import Built
-from samite.ir.module import Module
 from samite.ir.regions import all_nodes
 from samite.passes.traffic import itemsize
+from samite.report.functions import functions_of
 from samite.report.partition import PartitionRow, partition_rows
 from samite.report.traffic import CollectiveRow, collective_rows
+from samite.report.transfers import transfer_rows
 
 __all__ = ["PassSummary", "Report", "describe"]
 
@@ -90,15 +91,15 @@ class Report:
 def describe(built: Built) -> Report:
     """The report of a program, as `Compiled.lower` gives it for a call."""
     program = built.program
-    graph = Module.parse(program.module).graph
+    functions = functions_of(program)
     return Report(
         function=program.name,
         mesh=str(program.mesh),
         axes=dict(program.mesh),
         engine=program.mesh.engine,
         program=program.digest[:12],
-        ops=sum(1 for _ in all_nodes(graph)),
+        ops=sum(1 for function in functions for _ in all_nodes(function.graph)),
         passes=tuple(PassSummary(r.name, r.seconds, r.ops, r.notes) for r in built.records),
-        partition=partition_rows(built, graph),
-        collectives=collective_rows(built, graph),
+        partition=partition_rows(built, functions),
+        collectives=(*collective_rows(built, functions), *transfer_rows(program, functions)),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from samite.api.program import Built
-from samite.ir.graph import Graph
-from samite.ir.module import Module
 from samite.passes.traffic import collectives
+from samite.report.functions import Function, functions_of
 from samite.report.provenance import Provenance
 
 __all__ = ["CollectiveRow", "collective_rows", "collective_table"]
@@ -21,7 +21,8 @@ class CollectiveRow:
     `line` is the user's ("train.py:41"), `others` are those of what travels with it; `phase` is "forward", "backward"
     or "update". `shape` and `dtype` are of the local operand. What travels in it, by name: `updates` is state whose
     gradient or new value does, `uses` is state that is brought together to be computed with, `results` are outputs. All
-    are empty for activations. `inside` names the control flow around it ("scan"), outermost first.
+    are empty for activations. `inside` names what is around it, outermost first: a stage of a pipeline ("stage 1"),
+    control flow ("scan").
     """
 
     verb: str
@@ -46,18 +47,26 @@ class CollectiveRow:
 
 def collective_table(built: Built) -> tuple[CollectiveRow, ...]:
     """A row for all collectives that differ in nothing, in the order in which they are first met."""
-    return collective_rows(built, Module.parse(built.program.module).graph)
+    return collective_rows(built, functions_of(built.program))
 
 
-def collective_rows(built: Built, graph: Graph) -> tuple[CollectiveRow, ...]:
-    """`collective_table` over the program's function, if that has been read already."""
-    cargo = _cargo(built, graph)
+def collective_rows(built: Built, functions: Sequence[Function]) -> tuple[CollectiveRow, ...]:
+    """`collective_table` over the program's functions, if they have been read already."""
     rows: dict[CollectiveRow, CollectiveRow] = {}
-    for each in collectives(graph, built.program.mesh):
-        row = CollectiveRow(
+    for row in (row for function in functions for row in _of_function(built, function)):
+        known = rows.get(row)
+        rows[row] = row if known is None else replace(known, count=known.count + row.count)
+    return tuple(rows.values())
+
+
+def _of_function(built: Built, function: Function) -> Iterator[CollectiveRow]:
+    cargo = _cargo(built, function)
+    stage = (f"stage {function.stage}",) if function.stage >= 0 else ()
+    for each in collectives(function.graph, built.program.mesh):
+        yield CollectiveRow(
             verb=each.verb,
             axes=each.axes,
-            count=each.times,
+            count=each.times * function.times,
             nbytes=each.nbytes,
             shape=each.shape,
             dtype=each.dtype,
@@ -67,11 +76,8 @@ def collective_rows(built: Built, graph: Graph) -> tuple[CollectiveRow, ...]:
             updates=tuple(cargo.updates.get(each.node, ())),
             uses=tuple(cargo.uses.get(each.node, ())),
             results=tuple(cargo.results.get(each.node, ())),
-            inside=each.inside,
+            inside=(*stage, *each.inside),
         )
-        known = rows.get(row)
-        rows[row] = row if known is None else replace(known, count=known.count + each.times)
-    return tuple(rows.values())
 
 
 @dataclass
@@ -84,14 +90,17 @@ class _Cargo:
     results: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
-def _cargo(built: Built, graph: Graph) -> _Cargo:
+def _cargo(built: Built, function: Function) -> _Cargo:
+    graph, arguments = function.graph, built.program.arguments
     provenance, cargo = Provenance(graph), _Cargo()
-    for index, argument in enumerate(built.program.arguments):
-        if argument.kind == "state" and not graph.arguments[index].owner:
-            for at in provenance.ahead(index):
-                cargo.uses[at].append(argument.name)
-    for result, value in zip(built.program.results, graph.returns, strict=True):
-        if result.alias < 0 or not graph.arguments[result.alias].owner:
+    owned = {index for index, at in function.arguments.items() if graph.arguments[at].owner}
+    for index, at in function.arguments.items():
+        if arguments[index].kind == "state" and index not in owned:
+            for collective in provenance.ahead(at):
+                cargo.uses[collective].append(arguments[index].name)
+    for number, value in function.results.items():
+        result = built.program.results[number]
+        if result.alias not in owned:
             names = cargo.results if result.alias < 0 else cargo.updates
             for at in provenance.behind(value):
                 names[at].append(result.name)

@@ -7,7 +7,8 @@ all ranks, so that state may be overwritten; the second tells ranks that wait fo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +110,7 @@ class Sequenced(Communicator):
     def __init__(self, inner: Communicator, row: Row) -> None:
         self._inner, self._row = inner, row
         self._texts: dict[tuple[Any, ...], bytes] = {}
+        self._apart = False
         self.inside = False
         """Whether a collective is under way: an error then is the peers' as likely as this rank's."""
 
@@ -136,11 +138,24 @@ class Sequenced(Communicator):
         self.inside = False
         return _Watched(under_way, self)
 
+    def transfer(self, x: torch.Tensor, axis: str, source: int, target: int) -> InFlight:
+        """Not noted: it is the business of two ranks, and others do other things meanwhile."""
+        return _Watched(self._inner.transfer(x, axis, source, target), self)
+
     def barrier(self) -> None:
         self._inner.barrier()
 
     def close(self) -> None:
         self._inner.close()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """While ranks do different things, as the stages of a pipeline: what they ask for is not to be compared."""
+        self._apart = True
+        try:
+            yield
+        finally:
+            self._apart = False
 
     def _call(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> torch.Tensor:
         self._note(verb, x, axes, arguments)
@@ -150,6 +165,8 @@ class Sequenced(Communicator):
         return result
 
     def _note(self, verb: str, x: torch.Tensor, axes: Sequence[str], arguments: tuple[Any, ...]) -> None:
+        if self._apart:
+            return
         key = (verb, tuple(axes), arguments, x.shape, x.dtype)
         if (text := self._texts.get(key)) is None:
             words = (verb, *map(str, arguments), "over", ".".join(axes), "of", f"{x.dtype}{list(x.shape)}")

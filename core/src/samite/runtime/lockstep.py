@@ -22,7 +22,8 @@ from samite.lowering import to_fx
 from samite.mesh import Mesh
 from samite.runtime.arguments import check_argument, check_layout, missing_buffer
 from samite.runtime.finished import Finished
-from samite.runtime.interpreter import Code, Main, generate, run_lockstep
+from samite.runtime.interpreter import generate, run_lockstep
+from samite.runtime.lockstep_pipeline import LockstepPipeline
 from samite.runtime.sharding import assemble, home_ranks, lay
 
 __all__ = ["Lockstep", "LockstepWorkers", "Plugin"]
@@ -55,8 +56,8 @@ class Lockstep:
 @dataclass(frozen=True)
 class _Loaded:
     program: Program
-    code: Code
-    mains: list[Main]
+    run: Callable[[list[list[torch.Tensor]]], list[tuple[torch.Tensor, ...]]]
+    """From every rank's arguments to every rank's results."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,12 @@ class LockstepWorkers:
         self._buffers: dict[int, _Buffer] = {}
 
     def load(self, program: Program, options: Mapping[str, Any]) -> int:
+        if program.pipeline is not None:
+            self._programs.append(_Loaded(program, LockstepPipeline(program).run))
+            return len(self._programs) - 1
         code = generate(to_fx(program), program.name)
         mains = [code.bind(self.mesh, rank) for rank in range(self.mesh.size)]
-        self._programs.append(_Loaded(program, code, mains))
+        self._programs.append(_Loaded(program, lambda inputs: run_lockstep(mains, inputs, self.mesh, code)))
         return len(self._programs) - 1
 
     def write(self, buffer: int, value: torch.Tensor, layout: Layout) -> None:
@@ -97,7 +101,7 @@ class LockstepWorkers:
         ]
         inputs = [[column[rank] for column in columns] for rank in range(self.mesh.size)]
         with torch.no_grad():
-            outputs = run_lockstep(loaded.mains, inputs, self.mesh, loaded.code)
+            outputs = loaded.run(inputs)
         made: dict[int, _Buffer] = {}
         for index, (result, buffer) in enumerate(zip(loaded.program.results, results, strict=True)):
             made[buffer] = _Buffer(result.layout, [values[index].contiguous() for values in outputs])

@@ -10,6 +10,7 @@ from samite.errors import UnsupportedOp
 from samite.hal.driver import Device, Driver, Executable
 from samite.hal.program import Program
 from samite.runtime.artifacts import WORTH_KEEPING, Artifacts, artifact_name
+from samite.runtime.pipelined import PipelinedExecutable
 
 __all__ = ["Shared"]
 
@@ -23,7 +24,9 @@ class Shared:
         self._made: dict[tuple[object, ...], list[Executable]] = {}
 
     def compile(self, program: Program, devices: Sequence[Device], options: Mapping[str, Any]) -> Executable:
-        """`Driver.compile`, or what saves it."""
+        """`Driver.compile`, or what saves it. Of a pipeline each rank compiles what it runs, when it is bound."""
+        if program.pipeline is not None:
+            return PipelinedExecutable(program, lambda part: self.compile(part, devices, options))
         interface = tuple((a.kind, a.dtype) for a in program.arguments), tuple(r.alias for r in program.results)
         key = program.form, interface, tuple(sorted(options.items()))
         alike = self._made.setdefault(key, []) if program.form else []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from samite.hal.driver import Device
+from samite.hal.driver import Device, Happened
 from samite.hal.memory import Allocation
 from samite.hal.shared import Segment
-from samite_cpu.executable import Ready
 
 __all__ = ["MECHANISM", "SharedMemory"]
 
@@ -32,11 +31,11 @@ class SharedMemory:
     def free(self, allocation: Allocation) -> None:
         allocation.handle.close()
 
-    def copy(self, source: Allocation, target: Allocation) -> Ready:
+    def copy(self, source: Allocation, target: Allocation) -> Happened:
         assert source.bytes is not None, "host memory is addressable"
         assert target.bytes is not None, "host memory is addressable"
         target.bytes.copy_(source.bytes)
-        return Ready()
+        return Happened()
 
     def bandwidth(self, other: Device) -> float:
         # Between two nodes of one host as well: the slower of the two memories is what a copy sees.

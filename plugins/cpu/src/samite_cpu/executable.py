@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from samite.hal.driver import Communicator, Event, Executable, StateSlot
+from samite.hal.driver import Communicator, Event, Executable, Happened, StateSlot
 from samite.hal.program import Program
 from samite.lowering import Sizes, to_fx
 from samite.mesh import Mesh
@@ -18,14 +18,7 @@ from samite.runtime.interpreter import Code, Main, generate, run
 from samite_cpu.reuse import plan
 from samite_cpu.warming import warm_up
 
-__all__ = ["AtenExecutable", "Interface", "Ready"]
-
-
-class Ready:
-    """The event of what has happened already: CPU programs run before they return."""
-
-    def wait(self) -> None:
-        return None
+__all__ = ["AtenExecutable", "Interface"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,7 @@ class _Bound:
         arguments = [*self.interface.arguments(self.slots, inputs), *self.sizes]
         with torch.no_grad():
             outputs = run(self.main, arguments, self.communicator, self.code, self.rank)
-        return self.interface.settle(self.slots, outputs), Ready()
+        return self.interface.settle(self.slots, outputs), Happened()
 
     def close(self) -> None:
         self.slots.clear()

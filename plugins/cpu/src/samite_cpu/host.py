@@ -38,6 +38,8 @@ class HostCommunicator(Communicator):
         self._rounds = Rounds(group.options["shared_memory"], group.rank, group.mesh.size, timeout)
         self._peers: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._background = Background("samite-host")
+        self._whole = group
+        self._network: Communicator | None = None
 
     def all_reduce(
         self, x: torch.Tensor, axes: Sequence[str], reduce_type: str, algorithm: str = AUTO, chunk_bytes: int = 0
@@ -59,12 +61,22 @@ class HostCommunicator(Communicator):
     def start(self, verb: str, x: torch.Tensor, axes: Sequence[str], *arguments: Any) -> InFlight:
         return self._background.start(partial(getattr(self, f"_{verb}"), x, axes, *arguments))
 
+    def transfer(self, x: torch.Tensor, axis: str, source: int, target: int) -> InFlight:
+        """By gloo: rounds are for ranks that all do the same."""
+        if self._network is None:
+            from samite_cpu.gloo import GlooCommunicator
+
+            self._network = GlooCommunicator(self._whole)
+        return self._network.transfer(x, axis, source, target)
+
     def barrier(self) -> None:
         self._now(self._barrier)
 
     def close(self) -> None:
         self._background.close()
         self._rounds.close()
+        if self._network is not None:
+            self._network.close()
 
     def _now(self, work: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
         """Here, unless others of the program are under way, behind which it comes on every rank."""

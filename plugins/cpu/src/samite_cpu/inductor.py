@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from samite.hal.driver import Bound, Communicator, Event, Executable, StateSlot
+from samite.hal.driver import Bound, Communicator, Event, Executable, Happened, StateSlot
 from samite.hal.program import Program
 from samite.ir.collectives import AUTO, chosen, using
 from samite.lowering import Sizes, to_fx
 from samite.mesh import Mesh
 from samite_cpu.closing import Closed, close
-from samite_cpu.executable import Interface, Ready
+from samite_cpu.executable import Interface
 from samite_cpu.kernels import Conditions, compile_for_many_sizes, compile_for_one_size, load
 
 __all__ = ["InductorExecutable"]
@@ -135,7 +135,7 @@ class _Bound:
             results = self.call(*arguments, *self.fixed, *following)
         for index, memory in zip(self.replaced, following, strict=True):
             self.slots[index].value = memory
-        return list(results), Ready()
+        return list(results), Happened()
 
     def close(self) -> None:
         self.slots.clear()

@@ -7,7 +7,7 @@ from collections import Counter
 from samite.ir.graph import Node
 from samite.layout import Layout, axes_of, without
 from samite.passes.placement.plans import interned, plan_node
-from samite.passes.placement.walk import Choice, Placement
+from samite.passes.placement.walk import Choice, Placement, timeless
 from samite.rules.planning import OpPlan
 
 __all__ = ["improved"]
@@ -19,7 +19,7 @@ def improved(placement: Placement) -> Placement | None:
     given = asked.of_arguments() if placement.results is None else list(placement.given)
     if given == list(placement.given) and asked.wishes == placement.wishes:
         return None
-    return Placement(placement.graph, placement.mesh, given, asked.wishes, placement.results)
+    return Placement(placement.graph, placement.mesh, given, asked.wishes, placement.results, placement.time)
 
 
 class _Demands:
@@ -73,7 +73,7 @@ class _Demands:
             others = (d for d in self.demands[index] if given is None or (d != given and _same_split(d, given)))
             asked = Counter(others).most_common(1)
             if asked and not argument.owner:
-                found[index] = asked[0][0]
+                found[index] = timeless(asked[0][0], self.placement.time)
         return found
 
 

@@ -16,10 +16,14 @@ ROUNDS = 3
 
 
 def best_placement(
-    graph: Graph, mesh: dict[str, int], given: Sequence[Layout | None], results: Sequence[Layout | None] | None
+    graph: Graph,
+    mesh: dict[str, int],
+    given: Sequence[Layout | None],
+    results: Sequence[Layout | None] | None,
+    time: frozenset[str] = frozenset(),
 ) -> Placement:
-    """Arguments that are `given` a layout keep it; `results` as `Place` takes them."""
-    best = Placement(graph, mesh, given, {}, results)
+    """Arguments that are `given` a layout keep it; `results` and `time` as `Place` takes them."""
+    best = Placement(graph, mesh, given, {}, results, time)
     for _ in range(ROUNDS):
         better = improved(best)
         if better is None or better.moved > best.moved:

@@ -8,12 +8,12 @@ from math import prod
 
 from samite.errors import SamiteError
 from samite.ir.graph import Argument, Graph, Node
-from samite.layout import Layout, plan
+from samite.layout import Layout, plan, without
 from samite.passes.placement.plans import interned, plan_node
 from samite.passes.traffic import itemsize
 from samite.rules.planning import OpPlan, settle
 
-__all__ = ["Choice", "Placement"]
+__all__ = ["Choice", "Placement", "settled_over", "timeless"]
 
 
 @dataclass(slots=True)
@@ -28,7 +28,9 @@ class Placement:
     """`layouts` of all values, `choices` for all nodes, and the bytes `moved` that a rank receives with them.
 
     `given` are the arguments' layouts as far as they are known; of the others state lies as its owner, the rest is
-    replicated. `wishes` are layouts that would suit all users of a value; `results` are as `Place` takes them.
+    replicated. `wishes` are layouts that would suit all users of a value; `results` are as `Place` takes them, and so
+    is `time`: what ranks owe over these axes is settled where it arises, and nothing crosses the function's border
+    split over them.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Placement:
         given: Sequence[Layout | None],
         wishes: dict[int, Layout],
         results: Sequence[Layout | None] | None = None,
+        time: frozenset[str] = frozenset(),
     ) -> None:
         self.graph, self.mesh, self.given, self.wishes, self.results = graph, mesh, given, wishes, results
+        self.time = time
         self.users = graph.users()
         known = {a.name: g for a, g in zip(graph.arguments, given, strict=True) if g is not None}
         self.layouts: list[Layout] = [
@@ -80,7 +84,7 @@ class Placement:
                 self._pay(operand, need)
         # A partial value with several users is settled once, where it is made, or each of them would reduce it.
         settled = tuple(
-            self._settled(r, layout) if layout.owed and len(self.users[r]) > 1 else layout
+            self._settled(r, layout) if layout.owed and len(self.users[r]) > 1 else settled_over(layout, self.time)
             for r, layout in zip(node.results, made.results, strict=True)
         )
         for layout, final, type in zip(made.results, settled, node.op.results, strict=True):
@@ -147,6 +151,21 @@ class Placement:
             found = zip(self.graph.returns, self.results, strict=True)
             return [self.layouts[v] if want is None else interned(want.canonical(self.mesh)) for v, want in found]
         return [
-            self.layouts[alias] if alias >= 0 else settle(self.layouts[value])
+            self.layouts[alias] if alias >= 0 else timeless(settle(self.layouts[value]), self.time)
             for value, alias in zip(self.graph.returns, self.graph.aliases, strict=True)
         ]
+
+
+def settled_over(layout: Layout, axes: frozenset[str]) -> Layout:
+    """A layout of which nothing is owed over these axes."""
+    if axes.isdisjoint(layout.owed):
+        return layout
+    owed = layout.owed - axes
+    return interned(Layout(layout.dims, layout.kind if owed else "", owed))
+
+
+def timeless(layout: Layout, time: frozenset[str]) -> Layout:
+    """A layout that is not split over axes of time."""
+    if time.isdisjoint(layout.axes):
+        return layout
+    return interned(Layout(without(layout.dims, time), layout.kind, layout.owed))

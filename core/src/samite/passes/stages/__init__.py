@@ -1,0 +1,1 @@
+"""How a partitioned function is cut: `turns` says when an op runs, `spread` and `homes` where; `functions` writes."""
