@@ -30,7 +30,7 @@ from samite.layout import Layout, from_placements
 from samite.passes.normalise import Normalise
 from samite.passes.placement import Automatic, Decision, decide
 from samite.runtime.session import session_of
-from samite.topology import DeviceSpec, Link, Topology
+from samite.topology import KINDS, DeviceSpec, Link, Topology
 
 SLOW = {"flops": {"float32": 1e9}, "bandwidth": 1e10, "latency": 0.0}
 """A device for which the models of this file are large."""
@@ -355,6 +355,9 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SAMITE_TOPOLOGY", "measure")
     monkeypatch.setattr("samite.api.probe.SIZES", (1 << 8, 1 << 12))
+    monkeypatch.setattr("samite.api.work.VECTORS", (1, 1 << 10, 1 << 12))
+    monkeypatch.setattr("samite.api.work.HEADS", ((1, 1, 4, 4), (1, 2, 16, 16)))
+    monkeypatch.setattr("samite.api.work.SQUARES", (4, 64))
     mesh = samite.mesh("cpu", engine="local", a=2, b=1)
     simulated = samite.mesh("cpu", engine="lockstep", a=2, b=1)
     monkeypatch.setattr("samite.api.probe.session_of", lambda _: session_of(simulated))
@@ -363,6 +366,8 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(found.link("a").times) == 2
     assert [name for name, times in found.link("a").algorithms if len(times) == 2] == ["direct", "ring", "tree"]
     assert 0 <= found.overlap.efficiency <= 1
+    assert [kind for kind, _ in found.device.times] == list(KINDS)
+    assert found.call > 0
     assert found.device.rate("float32") > 0
     monkeypatch.setattr("samite.api.probe.session_of", None)  # from now on nothing is measured
     assert configured_topology(mesh) == found

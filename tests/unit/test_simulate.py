@@ -88,6 +88,24 @@ def test_products_take_what_their_arithmetic_takes() -> None:
     assert spans(found, 0) == [("mm", 0, 20)], "2 * 10 * 10 * 100 operations at 1 GFLOP/s, more than 8.4 KB at 1 GB/s"
 
 
+def test_measured_ops_take_what_was_measured() -> None:
+    """By kind and size: 2000 operations lie half way between two sizes, 8000 bytes beyond the last."""
+    times = (
+        ("product", ((1e3, 1e-6), (3e3, 3e-6))),
+        ("function", ((4e3, 7e-6),)),
+        ("pass", ((1e3, 1e-6), (16e3, 5e-6))),
+    )
+    device = replace(DEVICE, times=times)
+
+    def run(x: Tensor) -> Tensor:
+        return (x.view(10, 10) @ x.view(10, 10)).tanh().neg()
+
+    found = simulate(module(run, 1, 100).graph, MESH, replace(topology(1.0), device=device))
+    assert spans(found, 0) == [("mm", 0, 2), ("tanh", 2, 7), ("neg", 9, 1)]
+    found = simulate(module(lambda x: x.tanh(), 1).graph, MESH, replace(topology(1.0), device=device))
+    assert spans(found, 0) == [("tanh", 0, 14)]
+
+
 def test_loops_take_their_iterations() -> None:
     def run(x: Tensor) -> Tensor:
         return torch._higher_order_ops.map(lambda row: reduced(row.tanh()), x.view(4, 250))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samite.errors import ConfigError
-from samite.topology import DeviceSpec, Link, Topology
+from samite.topology import DeviceSpec, Link, Overlap, Topology
 
 LINK = Link(bandwidth=1e9, latency=1e-6)
 
@@ -64,6 +65,14 @@ def test_from_dict() -> None:
         ({"device": {"flops": {}}}, "no flops"),
         ({"device": {"flops": {"float32": 0}}}, "flops in float32 is 0"),
         ({"device": []}, "device is .*, not a table"),
+        ({"device": {"times": {"products": [[1, 1e-6]]}}}, 'no times of "products"'),
+        ({"device": {"times": {"product": [[2, 1e-6], [1, 2e-6]]}}}, "product's times do not grow"),
+        ({"device": {"times": {"product": []}}}, 'no times of "product"'),
+        ({"default": {"algorithms": {"magic": [[1, 1e-6]]}}}, 'no times of all_reduces by "magic"'),
+        ({"default": {"algorithms": {"ring": [[1, 1e-6], [1, 1e-6]]}}}, "do not grow"),
+        ({"overlap": {"efficiency": 2}}, "efficiency is 2"),
+        ({"overlap": {"efficency": 1}}, 'overlap has no key "efficency"'),
+        ({"call": -1}, r"seconds of a call is -1"),
     ],
 )
 def test_from_dict_refuses(data: dict[str, Any], what: str) -> None:
@@ -90,7 +99,9 @@ def test_between_measured_sizes_times_lie_on_lines() -> None:
 
 
 def test_dicts_come_back() -> None:
-    topology = Topology(DeviceSpec("gpu", 7), (("tp", MEASURED),), LINK)
+    device = DeviceSpec("gpu", 7, times=(("product", ((1e3, 1e-6), (1e6, 1e-5))),))
+    link = replace(MEASURED, algorithms=(("ring", ((1e3, 1e-3),)),))
+    topology = Topology(device, (("tp", link),), LINK, Overlap(0.5, 1e-5), 1e-3)
     assert Topology.from_dict(topology.to_dict()) == topology
 
 

@@ -26,6 +26,8 @@ def along(times: Times, size: float, rate: float, start: float | None = None) ->
 
 
 ALGORITHMS = ("direct", "ring", "tree")
+KINDS = ("product", "attention", "attention_backward", "function", "update", "pass")
+"""Of ops: `function` computes exponentials and the like, `update` is an optimizer's, `pass` only moves data."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ class DeviceSpec:
 
     The bandwidth is that of its memory; `latency` is the seconds that it takes to start an op. The defaults are of the
     order of one core of a server with 256-bit vectors, and of torch's dispatcher.
+
+    `times` are measured seconds of whole ops, starts included, by kind of op (`KINDS`) and size, which go before all of
+    this. A size is operations of what multiplies (products and attention), else bytes read and written.
     """
 
     kind: str = "cpu"
@@ -89,8 +94,13 @@ class DeviceSpec:
     flops: tuple[tuple[str, float], ...] = (("float32", 4e10), ("float64", 2e10))
     bandwidth: float = 1e10
     latency: float = 5e-6
+    times: tuple[tuple[str, Times], ...] = ()
 
     def __post_init__(self) -> None:
+        for kind, times in self.times:
+            _require_growing(times, f"a device's {kind}")
+            if kind not in KINDS or not times:
+                raise ConfigError(f'a device has no times of "{kind}"', help=nearest(kind, KINDS))
         _require_positive(self.memory, "a device's memory (bytes)", or_zero=True)
         _require_positive(self.bandwidth, "a device's bandwidth (bytes/s)")
         _require_positive(self.latency, "a device's latency (seconds)", or_zero=True)
@@ -107,12 +117,17 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class Topology:
-    """The device of every rank and the link along each mesh axis; `default` serves axes that have none of their own."""
+    """The device of every rank and the link along each mesh axis; `default` serves axes that have none of their own.
+    A call takes `call` seconds beside its ops: until ranks have been told, and have answered."""
 
     device: DeviceSpec = field(default_factory=DeviceSpec)
     links: tuple[tuple[str, Link], ...] = ()
     default: Link = field(default_factory=Link)
     overlap: Overlap = field(default_factory=Overlap)
+    call: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_positive(self.call, "the seconds of a call", or_zero=True)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Topology:
@@ -124,26 +139,30 @@ class Topology:
 
         Raises ConfigError for an unknown key, a value that is not a number, or a number out of range.
         """
-        _require_keys(data, ("device", "links", "default", "overlap"), "topology")
+        _require_keys(data, ("device", "links", "default", "overlap", "call"), "topology")
         device = dict(_table(data.get("device", {}), "device"))
-        _require_keys(device, ("kind", "memory", "flops", "bandwidth", "latency"), "device")
+        _require_keys(device, ("kind", "memory", "flops", "bandwidth", "latency", "times"), "device")
         if "flops" in device:
             device["flops"] = tuple(sorted(_table(device["flops"], "device.flops").items()))
+        if "times" in device:
+            table = _table(device["times"], "device.times")
+            device["times"] = tuple((kind, _times(times, f"device.times.{kind}")) for kind, times in table.items())
         links = {axis: _link(link, f"links.{axis}") for axis, link in _table(data.get("links", {}), "links").items()}
         overlap = _table(data.get("overlap", {}), "overlap")
         _require_keys(overlap, ("efficiency", "latency"), "overlap")
         default = _link(data.get("default", {}), "default")
-        return cls(DeviceSpec(**device), tuple(links.items()), default, Overlap(**overlap))
+        return cls(DeviceSpec(**device), tuple(links.items()), default, Overlap(**overlap), data.get("call", 0.0))
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` takes."""
-        device = asdict(self.device) | {"flops": dict(self.device.flops)}
+        device = asdict(self.device) | {"flops": dict(self.device.flops), "times": dict(self.device.times)}
         links = {axis: _written(link) for axis, link in self.links}
         return {
             "device": device,
             "links": links,
             "default": _written(self.default),
             "overlap": asdict(self.overlap),
+            "call": self.call,
         }
 
     def describes(self, axis: str) -> bool:

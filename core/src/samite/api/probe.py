@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import lru_cache
+from math import prod
 
 import torch
 
+from samite.api.work import Body, device_work
 from samite.hal.program import Program, Result
 from samite.ir.collectives import AUTO
 from samite.layout import Layout
@@ -28,28 +30,36 @@ microseconds is done many times."""
 RUNS = 5
 """Of which the quickest counts: a busy machine only ever adds."""
 
-SQUARE = 512
-"""Rows and columns of the product that tells the arithmetic."""
+FEW = 1 << 14
+"""Elements that are over in microseconds."""
 
-Body = Callable[[torch.Tensor], torch.Tensor]
+SQUARE = 512
+"""Rows and columns of the products that run beside communication."""
+MOST = 32
+"""Of them beside one collective."""
 
 
 def measure(mesh: Mesh) -> Topology:
     """All ranks work at once, so what they share is shared."""
     session = session_of(mesh)
     axes = [axis for axis, n in mesh.items() if n > 1]
+    device = _device(session)
     links = tuple((axis, _link(session, axis)) for axis in axes)
-    overlap = _overlap(session, axes[0]) if axes else Overlap()
-    return Topology(_device(session, mesh), links, overlap=overlap)
+    overlap = _overlap(session, axes[0], device) if axes else Overlap()
+    return Topology(device, links, overlap=overlap, call=_without(session, (1,)))
 
 
-def _device(session: Session, mesh: Mesh) -> DeviceSpec:
-    product = _seconds(session, (SQUARE, SQUARE), lambda x: x @ x)
-    large = SIZES[-1] // 4
-    pass_ = _seconds(session, (large,), torch.neg)
-    start = _seconds(session, (1,), torch.neg, MANY)
-    flops = (("float32", 2 * SQUARE**3 / product),)
-    return DeviceSpec(mesh.backends[0], 0, flops, 2 * SIZES[-1] / pass_, start)
+def _device(session: Session) -> DeviceSpec:
+    times = tuple(
+        (kind, _growing((size, _seconds(session, shape, body)) for size, shape, body in works))
+        for kind, works in device_work().items()
+    )
+    (operations, took), (nbytes, passed), (_, started) = (
+        dict(times)["product"][-1],
+        dict(times)["pass"][-1],
+        dict(times)["pass"][0],
+    )
+    return DeviceSpec(session.mesh.backends[0], 0, (("float32", operations / took),), nbytes / passed, started, times)
 
 
 def _link(session: Session, axis: str) -> Link:
@@ -62,18 +72,23 @@ def _link(session: Session, axis: str) -> Link:
 
 
 def _all_reduces(session: Session, axis: str, algorithm: str) -> Times:
-    """By the bytes of the tensor; more never take less time."""
+    """By the bytes of the tensor."""
+
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.samite.all_reduce(x, axis, "max", algorithm)
+
+    return _growing((size, _seconds(session, (size // 4,), reduced)) for size in SIZES)
+
+
+def _growing(measured: Iterable[tuple[float, float]]) -> Times:
+    """More never takes less time."""
     found: list[tuple[float, float]] = []
-    for size in SIZES:
-
-        def reduced(x: torch.Tensor) -> torch.Tensor:
-            return torch.ops.samite.all_reduce(x, axis, "max", algorithm)
-
-        found.append((size, max([_seconds(session, (size // 4,), reduced), *(seconds for _, seconds in found)])))
+    for size, seconds in measured:
+        found.append((size, max([seconds, *(before for _, before in found)])))
     return tuple(found)
 
 
-def _overlap(session: Session, axis: str) -> Overlap:
+def _overlap(session: Session, axis: str, device: DeviceSpec) -> Overlap:
     """Products beside an all_reduce that takes about as long, and a message that is started beside one that is not."""
 
     def started(x: torch.Tensor) -> torch.Tensor:
@@ -93,18 +108,19 @@ def _overlap(session: Session, axis: str) -> Overlap:
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return torch.ops.samite.all_reduce(x, axis, "max")
 
-    shape, count = (SIZES[-1] // 4,), 1
+    shape = (SIZES[-1] // 4,)
     communicating = _seconds(session, shape, reduced)
-    count = max(1, round(communicating / _seconds(session, shape, computed)))
+    count = min(MOST, max(1, round(communicating * device.rate("float32") / (2 * SQUARE**3))))
     computing, both = _seconds(session, shape, computed), _seconds(session, shape, beside)
     hidden = (computing + communicating - both) / min(computing, communicating)
-    apart = _seconds(session, (1,), lambda x: torch.ops.samite.wait(started(x)), MANY)
-    latency = apart - _seconds(session, (1,), reduced, MANY)
+    apart = _seconds(session, (1,), lambda x: torch.ops.samite.wait(started(x)))
+    latency = apart - _seconds(session, (1,), reduced)
     return Overlap(min(1.0, max(0.0, hidden)), max(0.0, latency))
 
 
-def _seconds(session: Session, shape: tuple[int, ...], body: Body, repeats: int = REPEATS) -> float:
+def _seconds(session: Session, shape: tuple[int, ...], body: Body) -> float:
     """Of `body`, on a tensor of this shape on every rank."""
+    repeats = MANY if prod(shape) <= FEW else REPEATS
     with_it = _run(session, _program(session.mesh, shape, body, repeats))
     return max(with_it - _without(session, shape), 1e-9) / repeats
 

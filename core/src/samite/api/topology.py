@@ -22,7 +22,7 @@ log = logging.getLogger("samite")
 MEASURE = "measure"
 """The setting that has a mesh measured."""
 
-PROBE = 2
+PROBE = 3
 """What is measured; an earlier probe's files say less."""
 
 

@@ -1,5 +1,5 @@
-"""What an op takes on one device: the longer of its arithmetic and its memory traffic (Williams, Waterman & Patterson
-2009), and what it takes to start it."""
+"""What an op takes on one device: as measured of its kind at its size, else the longer of its arithmetic and its memory
+traffic (Williams, Waterman & Patterson 2009), and what it takes to start it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from samite.errors import RuleError
 from samite.ir.graph import Op, overload
 from samite.passes.traffic import itemsize
 from samite.rules.binding import Bound, bind
-from samite.topology import DeviceSpec
+from samite.topology import DeviceSpec, along
 
 __all__ = ["flops", "moves_nothing", "roof", "seconds"]
 
@@ -19,7 +19,7 @@ def seconds(op: Op, device: DeviceSpec) -> float:
     """Of an op of a local program, whose types are those of a rank; 0 for what starts no kernel."""
     if moves_nothing(op.name):
         return 0.0
-    return device.latency + roof(op, device, _local_flops(op), _traffic(op))
+    return roof(op, device, _local_flops(op), _traffic(op))
 
 
 @cache
@@ -32,8 +32,27 @@ def _local_flops(op: Op) -> float:
 
 def roof(op: Op, device: DeviceSpec, operations: float, nbytes: float) -> float:
     """Seconds of so much of an op."""
+    if measured := dict(device.times).get(_kind(op.name, bool(operations))):
+        size, took = measured[-1]
+        return along(measured, operations or nbytes, size / took)
     dtype = next((t.dtype for t in op.results if t.dtype.startswith(("float", "bfloat"))), "float32")
-    return max(operations / device.rate(dtype), nbytes / device.bandwidth)
+    return device.latency + max(operations / device.rate(dtype), nbytes / device.bandwidth)
+
+
+_FUNCTIONS = ("exp", "tanh", "gelu", "softmax", "log", "erf", "sigmoid", "silu", "pow", "sin", "cos")
+_CHEAP_BACKWARD = ("tanh_backward", "sigmoid_backward", "softmax_backward", "logical", "expand")
+
+
+@cache
+def _kind(name: str, multiplies: bool) -> str:
+    """Of `samite.topology.KINDS`."""
+    if multiplies:
+        attends = "sdpa" in name or "_scaled_dot_product" in name
+        return "product" if not attends else "attention_backward" if "backward" in name else "attention"
+    if name.startswith(("samite.adam", "samite.amsgrad", "samite.sgd")):
+        return "update"
+    computes = any(word in name for word in _FUNCTIONS) and not any(word in name for word in _CHEAP_BACKWARD)
+    return "function" if computes else "pass"
 
 
 def _traffic(op: Op) -> int:

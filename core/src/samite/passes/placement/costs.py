@@ -105,7 +105,7 @@ class Costs:
                     share *= prod(f.local(self.mesh) for f in dim) / bound.sizes[letter]
         device = self.topology.device
         masked = sum(2 * self.nbytes(op.operands[m.operand], made.needs[m.operand]) for m in made.masks)
-        return device.latency + roof(op, device, flops(op) * share, traffic) + masked / device.bandwidth
+        return roof(op, device, flops(op) * share, traffic) + masked / device.bandwidth
 
     def _regions(self, op: Op, made: RegionPlan) -> float:
         """The ops of a loop as often as it runs, of the costlier branch once, and what moves between them."""

@@ -1,0 +1,47 @@
+"""The work by which a device is measured: ops of each kind at sizes from what starting them takes to what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+__all__ = ["SQUARES", "VECTORS", "Body", "Work", "device_work"]
+
+Body = Callable[[torch.Tensor], torch.Tensor]
+Work = tuple[float, tuple[int, ...], Body]
+"""Its size as `DeviceSpec.times` counts, the shape of what it takes and gives, and what it does."""
+
+SQUARES = (16, 128, 512)
+VECTORS = (1 << 8, 1 << 14, 1 << 18, 1 << 22)
+"""Elements, of float32."""
+HEADS = ((1, 1, 16, 16), (4, 4, 128, 32))
+"""Batch, heads, time and width of attention."""
+
+
+def device_work() -> Mapping[str, Sequence[Work]]:
+    """By kind of op (`samite.topology.KINDS`), by ascending size."""
+    vectors = [(4.0 * n, (n,)) for n in VECTORS]
+    scores = [(4.0 * b * h * t * t * e, (b, h, t, e)) for b, h, t, e in HEADS]
+    return {
+        "product": [(2.0 * n**3, (n, n), lambda x: x @ x) for n in SQUARES],
+        "attention": [(operations, shape, _attend) for operations, shape in scores],
+        "attention_backward": [(2.5 * operations, shape, _attend_backward) for operations, shape in scores],
+        "function": [(2 * nbytes, shape, torch.tanh) for nbytes, shape in vectors[:-1]],
+        "update": [(7 * nbytes, shape, _update) for nbytes, shape in vectors[:-1]],
+        "pass": [(2 * nbytes, shape, torch.neg) for nbytes, shape in vectors],
+    }
+
+
+def _attend(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.samite.sdpa(x, x, x, None, True, 1.0, False)[0]
+
+
+def _attend_backward(x: torch.Tensor) -> torch.Tensor:
+    logsumexp = x.new_zeros(x.shape[:-1])
+    return torch.ops.samite.sdpa_backward(x, x, x, x, None, x, logsumexp, True, 1.0, False)[0]
+
+
+def _update(x: torch.Tensor) -> torch.Tensor:
+    step, numbers = torch.ones(()), torch.full((5,), 0.5, dtype=torch.float64)
+    return torch.ops.samite.adam(x, x, x, x, step, numbers, True, True, False)[0]
