@@ -355,7 +355,7 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SAMITE_TOPOLOGY", "measure")
     monkeypatch.setattr("samite.api.probe.SIZES", (1 << 8, 1 << 12))
-    monkeypatch.setattr("samite.api.work.VECTORS", (1, 1 << 10, 1 << 12))
+    monkeypatch.setattr("samite.api.work.VECTORS", (1 << 7, 1 << 10, 1 << 12))
     monkeypatch.setattr("samite.api.work.HEADS", ((1, 1, 4, 4), (1, 2, 16, 16)))
     monkeypatch.setattr("samite.api.work.SQUARES", (4, 64))
     mesh = samite.mesh("cpu", engine="local", a=2, b=1)

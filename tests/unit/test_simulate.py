@@ -106,6 +106,17 @@ def test_measured_ops_take_what_was_measured() -> None:
     assert spans(found, 0) == [("tanh", 0, 14)]
 
 
+def test_views_of_what_was_transposed_are_copies() -> None:
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        square = x.view(10, 10)
+        return square.view(100).neg(), square.t().reshape(100).neg()
+
+    found = simulate(module(run, 1, 100).graph, MESH, topology(1.0))
+    names = [name for name, _, _ in spans(found, 0)]
+    assert names[0] == names[-1] == "neg"
+    assert set(names[1:-1]) & {"clone", "view", "_unsafe_view"}, "the first view is none"
+
+
 def test_loops_take_their_iterations() -> None:
     def run(x: Tensor) -> Tensor:
         return torch._higher_order_ops.map(lambda row: reduced(row.tanh()), x.view(4, 250))

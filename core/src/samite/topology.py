@@ -26,8 +26,9 @@ def along(times: Times, size: float, rate: float, start: float | None = None) ->
 
 
 ALGORITHMS = ("direct", "ring", "tree")
-KINDS = ("product", "attention", "attention_backward", "function", "update", "pass")
-"""Of ops: `function` computes exponentials and the like, `update` is an optimizer's, `pass` only moves data."""
+KINDS = ("product", "attention", "attention_backward", "function", "gelu", "norm", "update", "pass")
+"""Of ops: `function` computes exponentials and the like, `norm` is a softmax or a normalization, `update` is of an
+optimizer, `pass` moves data only."""
 
 
 @dataclass(frozen=True)

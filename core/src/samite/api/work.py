@@ -15,6 +15,8 @@ Work = tuple[float, tuple[int, ...], Body]
 SQUARES = (16, 128, 512)
 VECTORS = (1 << 8, 1 << 14, 1 << 18, 1 << 22)
 """Elements, of float32."""
+ROW = 128
+"""Elements that are normalized together."""
 HEADS = ((1, 1, 16, 16), (4, 4, 128, 32))
 """Batch, heads, time and width of attention."""
 
@@ -28,9 +30,19 @@ def device_work() -> Mapping[str, Sequence[Work]]:
         "attention": [(operations, shape, _attend) for operations, shape in scores],
         "attention_backward": [(2.5 * operations, shape, _attend_backward) for operations, shape in scores],
         "function": [(2 * nbytes, shape, torch.tanh) for nbytes, shape in vectors[:-1]],
-        "update": [(7 * nbytes, shape, _update) for nbytes, shape in vectors[:-1]],
+        "gelu": [(2 * nbytes, shape, _gelu) for nbytes, shape in vectors[:-1]],
+        "norm": [(2 * nbytes, (n // ROW, ROW), _normalize) for nbytes, (n,) in vectors[:-1]],
+        "update": [(7 * nbytes, shape, _update) for nbytes, shape in vectors],
         "pass": [(2 * nbytes, shape, torch.neg) for nbytes, shape in vectors],
     }
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def _normalize(x: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(x, -1)
 
 
 def _attend(x: torch.Tensor) -> torch.Tensor:

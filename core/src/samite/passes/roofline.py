@@ -10,15 +10,16 @@ from samite.errors import RuleError
 from samite.ir.graph import Op, overload
 from samite.passes.traffic import itemsize
 from samite.rules.binding import Bound, bind
-from samite.topology import DeviceSpec, along
+from samite.topology import DeviceSpec, Times, along
 
 __all__ = ["flops", "moves_nothing", "roof", "seconds"]
 
 
-def seconds(op: Op, device: DeviceSpec) -> float:
-    """Of an op of a local program, whose types are those of a rank; 0 for what starts no kernel."""
-    if moves_nothing(op.name):
-        return 0.0
+def seconds(op: Op, device: DeviceSpec, *, copies: bool = False) -> float:
+    """Of an op of a local program, whose types are those of a rank. What only looks at its operand in another way takes
+    what it takes to be called, where that was measured, unless it `copies`."""
+    if moves_nothing(op.name) and not copies:
+        return device.latency if device.times else 0.0
     return roof(op, device, _local_flops(op), _traffic(op))
 
 
@@ -31,28 +32,40 @@ def _local_flops(op: Op) -> float:
 
 
 def roof(op: Op, device: DeviceSpec, operations: float, nbytes: float) -> float:
-    """Seconds of so much of an op."""
-    if measured := dict(device.times).get(_kind(op.name, bool(operations))):
-        size, took = measured[-1]
-        return along(measured, operations or nbytes, size / took)
+    """Seconds of so much of an op: by what is known of its kind."""
+    measured = dict(device.times)
+    kinds = {_kind(op.name): nbytes} | ({_product(op.name): operations} if operations else {})
+    if all(kind in measured for kind in kinds):
+        return max(_along(measured[kind], size) for kind, size in kinds.items())
     dtype = next((t.dtype for t in op.results if t.dtype.startswith(("float", "bfloat"))), "float32")
     return device.latency + max(operations / device.rate(dtype), nbytes / device.bandwidth)
 
 
-_FUNCTIONS = ("exp", "tanh", "gelu", "softmax", "log", "erf", "sigmoid", "silu", "pow", "sin", "cos")
-_CHEAP_BACKWARD = ("tanh_backward", "sigmoid_backward", "softmax_backward", "logical", "expand")
+_KINDS = (
+    ("update", ("samite.adam", "samite.amsgrad", "samite.sgd")),
+    ("gelu", ("gelu",)),
+    ("norm", ("softmax", "_norm")),
+    ("pass", ("tanh_backward", "sigmoid_backward", "logical", "expand")),
+    ("function", ("exp", "tanh", "log", "erf", "sigmoid", "silu", "pow", "sin", "cos")),
+)
+"""Of `samite.topology.KINDS` those that words in an op's name tell, the first that fits."""
 
 
 @cache
-def _kind(name: str, multiplies: bool) -> str:
-    """Of `samite.topology.KINDS`."""
-    if multiplies:
-        attends = "sdpa" in name or "_scaled_dot_product" in name
-        return "product" if not attends else "attention_backward" if "backward" in name else "attention"
-    if name.startswith(("samite.adam", "samite.amsgrad", "samite.sgd")):
-        return "update"
-    computes = any(word in name for word in _FUNCTIONS) and not any(word in name for word in _CHEAP_BACKWARD)
-    return "function" if computes else "pass"
+def _product(name: str) -> str:
+    if "sdpa" in name or "_scaled_dot_product" in name:
+        return "attention_backward" if "backward" in name else "attention"
+    return "product"
+
+
+def _along(times: Times, size: float) -> float:
+    largest, took = times[-1]
+    return along(times, size, largest / took)
+
+
+@cache
+def _kind(name: str) -> str:
+    return next((kind for kind, words in _KINDS if any(word in name for word in words)), "pass")
 
 
 def _traffic(op: Op) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from samite.ir.graph import Graph, Node
 from samite.passes.communication import Communication
-from samite.passes.roofline import seconds
+from samite.passes.roofline import moves_nothing, seconds
 from samite.passes.traffic import Collective, collectives
 from samite.timeline import Lane, Span, Timeline
 from samite.topology import Topology
@@ -33,7 +33,7 @@ class Pricing:
         self._collectives: dict[int, list[Collective]] = {}
         for found in collectives(graph, mesh):
             self._collectives.setdefault(found.node, []).append(found)
-        self.computing = [self._computing(node) for node in graph.nodes]
+        self.computing = self._function(graph)
         self.communicating = [
             sum(each.times * self._communication.seconds(each) for each in self._collectives.get(index, ()))
             for index in range(len(graph.nodes))
@@ -43,18 +43,31 @@ class Pricing:
         """The first one of a node."""
         return next(iter(self._collectives.get(index, ())), None)
 
+    def _function(self, graph: Graph) -> list[float]:
+        """Of each node. The IR has no strides, but a view of what was transposed or expanded is a copy."""
+        strided = set[int]()
+        found: list[float] = []
+        for node in graph.nodes:
+            copies = node.op.name in _VIEWS and node.operands[0] in strided
+            if node.op.name in _STRIDED or (moves_nothing(node.op.name) and not copies and strided & {*node.operands}):
+                strided.update(node.results)
+            found.append(seconds(node.op, self.topology.device, copies=True) if copies else self._computing(node))
+        return found
+
     def _computing(self, node: Node) -> float:
         if node.op.name in _MESSAGES:
             return self.topology.overlap.latency / 2 if node.op.name in ("dist.start", "dist.wait") else 0.0
         if not node.op.regions:
             return seconds(node.op, self.topology.device)
-        each = [sum(map(self._computing, region.nodes)) for region in node.op.regions]
+        each = [sum(self._function(region)) for region in node.op.regions]
         if node.op.name == "dist.cond":
             return max(each)
         times = node.op.operands[node.op.literals["carried"]].shape[0] if node.op.name == "dist.scan" else WHILE
         return times * sum(each)
 
 
+_VIEWS = frozenset(("aten.view", "aten._unsafe_view", "aten.reshape"))
+_STRIDED = frozenset(("aten.transpose.int", "aten.permute", "aten.t", "aten.expand"))
 _MESSAGES = frozenset(
     f"dist.{verb}" for verb in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "start", "wait")
 )
