@@ -51,6 +51,21 @@ What a step costs beyond its work. For the engine: the round trip of a program t
 the slowest worker's own time from its first op to its last, one step at a time. For the caller: the processor time of
 one call of a compiled training step. It passes while the workers are at the step before, unless it awaits a loss.""",
     ),
+    "collectives": (
+        "Collectives",
+        """\
+Microseconds of an all-reduce by its size, by algorithm: `auto` is what the backend does unasked, `hierarchical` a
+reduce-scatter between two, an all-reduce across, an all-gather back. Ranks are processes of one thread that meet in
+shared memory, or over sockets of the loopback interface (gloo). A sample is the slowest rank's time. Four ranks are
+more than cores, so they also wait for each other's turn. Below, all gradients of the GPT between two ranks.""",
+    ),
+    "predicted": (
+        "Predicted steps",
+        """\
+A training step of the same GPT on two workers as the timeline of `samite explain` predicts it, and as it was measured.
+The topology was measured in the same run: ops of each kind at some sizes, collectives, and a call. The model knows
+nothing of the GPT.""",
+    ),
     "second_start": (
         "Starting again",
         """\

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks import compile_time, dispatch, eager, gpt_step, import_time, quiet, report, second_start
+from benchmarks import (
+    collectives,
+    compile_time,
+    dispatch,
+    eager,
+    gpt_step,
+    import_time,
+    predicted,
+    quiet,
+    report,
+    second_start,
+)
 from benchmarks.compile_once import compile_repeatedly
 from benchmarks.peers import Absent, Peers, Place, Side, timed
 from benchmarks.quiet import Samples
@@ -244,6 +255,27 @@ def test_dispatch_is_what_the_workers_do_not_account_for() -> None:
     result = dispatch.collect({(2, 3): (over, own), (4, 3): (over, own)}, {"the call": [0.1]}, CONDITIONS)
     assert [goal.figure for goal in result.goals] == [statistics.median(over)]  # four ranks do not fit on two cores
     assert "4 ranks" in result.facts
+
+
+def test_collectives_are_timed_on_their_ranks() -> None:
+    nested = Mesh(("host", "core"), (2, 2))
+    program = collectives.reductions(nested, [(10,), (3, 3)], "auto", 2, bucketed=False)
+    assert program.module.count("dist.reduce_scatter") == 4, "hierarchical"
+    bucketed = collectives.reductions(Mesh(("d",), (2,)), [(10,), (3, 3)], "tree", 1, bucketed=True)
+    assert bucketed.module.count("dist.all_reduce") == 1
+    for made in (program, bucketed):
+        workers = Lockstep().start(made.mesh, {})
+        assert min(collectives.seconds(workers, made, 1, samples=2)) > 0
+    sizes = {(2, transport, "auto", "64 KB"): us for transport, us in (("shared memory", [10.0]), ("gloo", [80.0]))}
+    result = collectives.collect(sizes, {("gloo", "in buckets"): [2.0, 4.0, 3.0]}, CONDITIONS)
+    assert [(goal.figure, goal.reached) for goal in result.goals] == [(8.0, True)]
+    assert result.facts["gradients in buckets, gloo"] == "3.00 ms"
+
+
+def test_predictions_are_held_against_medians() -> None:
+    result = predicted.collect({"dp, d 128": (40.0, [49.0, 50.0, 90.0])}, {}, CONDITIONS)
+    assert [(round(goal.figure), goal.reached) for goal in result.goals] == [(20, True)]
+    assert result.figure("dp, d 128", "predicted").median == 40.0  # type: ignore[union-attr]
 
 
 def test_imports_are_timed_in_interpreters_of_their_own() -> None:
