@@ -13,6 +13,7 @@ _lib = torch.library.Library("misbehaving", "FRAGMENT")
 _lib.define("slow(Tensor x, float seconds) -> Tensor")
 _lib.define("raises(Tensor x, Tensor index, int rank) -> Tensor")
 _lib.define("exits(Tensor x, Tensor index, int rank) -> Tensor")
+_lib.define("exits_well(Tensor x, Tensor index, int rank, bool after_a_fork) -> Tensor")
 
 
 def _slow(x: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -32,7 +33,17 @@ def _exits(x: torch.Tensor, index: torch.Tensor, rank: int) -> torch.Tensor:
     return x.clone()
 
 
-for _name, _kernel in {"slow": _slow, "raises": _raises, "exits": _exits}.items():
+def _exits_well(x: torch.Tensor, index: torch.Tensor, rank: int, after_a_fork: bool) -> torch.Tensor:
+    """The process that it forks holds every descriptor of the worker for some seconds more."""
+    if index.item() == rank:
+        if after_a_fork and os.fork() == 0:
+            time.sleep(8)
+        os._exit(0)
+    return x.clone()
+
+
+_KERNELS = {"slow": _slow, "raises": _raises, "exits": _exits, "exits_well": _exits_well}
+for _name, _kernel in _KERNELS.items():
     _lib.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"misbehaving::{_name}")(lambda x, *rest: x.new_empty(x.shape))
 

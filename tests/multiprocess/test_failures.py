@@ -164,6 +164,23 @@ def test_a_rank_that_exits(start: Start) -> None:
     goes_on(workers, handle, (0.0, 0.0))
 
 
+@pytest.mark.parametrize("after_a_fork", [False, True])
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_rank_that_exits_as_if_all_were_well(start: Start, shared_memory: bool, after_a_fork: bool) -> None:
+    """Also where a process that it forked lives on, and holds the worker's end of the channel."""
+
+    def body(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        index = collective.axis_index("dp,tp")
+        return reduced(torch.ops.misbehaving.exits_well(x, index, 1, after_a_fork) + 0 * w)
+
+    workers = start(FOUR, shared_memory=shared_memory)
+    handle = begin(workers, updating(body))
+    with seconds(2.0), pytest.raises(WorkerDied, match="rank 1 ended with status 0") as caught:
+        step(workers, handle)
+    assert caught.value.rank == 1
+    goes_on(workers, handle, (0.0, 0.0))
+
+
 @pytest.mark.parametrize(
     ("size", "message"),
     [

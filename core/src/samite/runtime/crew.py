@@ -6,6 +6,7 @@ what the workers never owned: the segments that hold the state.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -69,13 +70,24 @@ class Crew:
         self._ranks = {channel.fileno(): rank for rank, channel in enumerate(self._channels)}
         for channel in self._channels:
             self._poll.register(channel, select.POLLIN)
+        self._processes: dict[int, int] = {}  # rank by pidfd
         try:
             self._pids = self._nursery.fork([theirs for _, theirs in ends])
+            self._watch()
             self._assign(address, generation, threads, imports)
             self.answers("started", timeout)
         except BaseException:
             self.end()
             raise
+
+    def _watch(self) -> None:
+        """Has the processes polled beside their channels: what an op forked holds the worker's end of its channel, and
+        may live on."""
+        for rank, pid in enumerate(self._pids):
+            with contextlib.suppress(OSError):  # a kernel before 5.3, or gone with the zygote: the channel's end tells
+                fd = os.pidfd_open(pid)
+                self._processes[fd] = rank
+                self._poll.register(fd, select.POLLIN)
 
     def _assign(self, address: str, generation: int, threads: int, imports: Sequence[str]) -> None:
         segments = [self._board_segment] if self._exchange is None else [self._board_segment, self._exchange]
@@ -179,6 +191,9 @@ class Crew:
         self._done, self.ended = self.done, True
         for channel in self._channels:
             channel.close()
+        for fd in self._processes:
+            os.close(fd)
+        self._processes.clear()
         statuses = self._nursery.end(self._pids)
         self._board.rows.clear()  # and with the rows the mapping
         self._board_segment.close()
@@ -201,6 +216,10 @@ class Crew:
         messages: list[tuple[int, tuple[Any, ...]]] = []
         failed: dict[int, Failure | None] = {}
         for fd, _ in self._poll.poll(timeout * 1000):
+            if fd in self._processes:
+                self._poll.unregister(fd)
+                failed.setdefault(self._processes[fd], None)
+                continue
             rank = self._ranks[fd]
             try:
                 message, _ = self._channels[rank].receive()
