@@ -19,6 +19,7 @@ import torch.distributed as dist
 from samite import plugins
 from samite.errors import BackendUnusable, CollectiveMismatch, InputError, MeshError, SamiteError, WorkerDied
 from samite.runtime.agreement import Agreement, Intent
+from samite.runtime.departures import Departures
 from samite.runtime.launch import run_script
 
 
@@ -30,7 +31,7 @@ def together(*acts: Callable[[Agreement], None]) -> list[SamiteError | None]:
     def rank(number: int) -> None:
         store = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=10))
         try:
-            acts[number](Agreement(dist.PrefixStore("test", store), number, len(acts)))
+            acts[number](Agreement(dist.PrefixStore("test", store), number, len(acts), Departures(store, 0)))
         except SamiteError as error:
             errors[number] = error
 
@@ -110,6 +111,22 @@ def test_a_rank_that_leaves() -> None:
     assert together(waits, leaves, waits) == [None] * 3
 
 
+def test_a_rank_that_is_late_is_waited_for_and_one_that_has_ended_is_not() -> None:
+    def late(agreement: Agreement) -> None:
+        time.sleep(1.0)
+        agreement.reach(Intent("starts"), 10)
+        agreement._departures.note(agreement._rank)  # what it said before counts
+        time.sleep(1.0)
+
+    def waits(agreement: Agreement) -> None:
+        agreement.reach(Intent("starts"), 10)
+        with pytest.raises(WorkerDied, match=r"rank 1 has left, rank \d reads w") as caught:
+            agreement.reach(Intent("reads w"), 30)
+        assert caught.value.rank == 1
+
+    assert together(waits, late, waits) == [None] * 3
+
+
 COMMON = """
 import os, sys, time
 import torch
@@ -174,11 +191,19 @@ workers.run(handle, [0, torch.ones(3)], [0, 1])
 PARTS = """
 import os
 import sys
+import time
 import samite
 import torch
 RANK, HOW = int(os.environ["RANK"]), sys.argv[1]
-if HOW == "before" and RANK == 1:
-    raise SystemExit(0)
+leave = os._exit if "abruptly" in HOW else sys.exit
+if HOW.startswith("before") and RANK == 1:
+    leave(0)
+if HOW == "late" and RANK == 1:
+    time.sleep(4)
+if HOW.startswith("after another mesh"):
+    assert samite.tensor(torch.ones(4), samite.mesh("cpu", tp=2), {"tp": samite.Shard(0)}).tolist() == [1.0] * 4
+    if RANK == 1:
+        leave(0)
 double = samite.compile(lambda x: x * 2, mesh=samite.mesh("cpu", dp=2))
 for n in range(4):
     if HOW == "between" and RANK == 1 and n == 3:
@@ -245,6 +270,9 @@ def test_state_that_differs_between_ranks(tmp_path: Path, capfd: pytest.CaptureF
     ("how", "message"),
     [
         ("before", 'WorkerDied: rank 1 has left, rank 0 starts the mesh "cpu dp=2"'),
+        ("before, abruptly", 'WorkerDied: rank 1 has left, rank 0 starts the mesh "cpu dp=2"'),
+        ("after another mesh", 'WorkerDied: rank 1 has left, rank 0 starts the mesh "cpu dp=2"'),
+        ("after another mesh, abruptly", 'WorkerDied: rank 1 has left, rank 0 starts the mesh "cpu dp=2"'),
         ("between", 'WorkerDied: rank 1 has left, rank 0 runs "<lambda>"'),
         ("other batch", 'InputError: "x" differs between ranks'),
     ],
@@ -255,7 +283,55 @@ def test_ranks_that_part_after_they_agreed(
     path = tmp_path / "parts.py"
     path.write_text(PARTS)
     assert run_script(2, str(path), [how]) == 1
-    assert message in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert message in said  # not that it "did nothing in 60 s"
+    assert "timed out" not in said
+
+
+def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "parts.py"
+    path.write_text(PARTS)
+    assert run_script(2, str(path), ["late"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["before", "after another mesh"])
+def test_ranks_of_torchrun_that_leave(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "parts.py"
+    path.write_text(PARTS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run([*command, str(path), how], capture_output=True, text=True, timeout=50)
+    assert result.returncode == 1
+    assert 'WorkerDied: rank 1 has left, rank 0 starts the mesh "cpu dp=2"' in result.stderr
+
+
+LEAVES = """
+import os, subprocess, sys
+if sys.argv[1] == "its child":
+    subprocess.run([sys.executable, "-c", "import samite"], check=True)
+    os._exit(0)
+import samite
+if sys.argv[1] == "its fork":
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("who", "left"), [("itself", [1]), ("its child", []), ("its fork", [])])
+def test_a_rank_of_torchrun_says_that_it_leaves_and_its_children_do_not(
+    who: str, left: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    rank = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    command = [sys.executable, str(tmp_path / "leaves.py"), who]
+    done = subprocess.run(command, env=os.environ | rank | torchrun, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert Departures(store, 0).among([0, 1]) == left
 
 
 def test_a_killed_launcher_ends_its_ranks(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from samite.api import compile, mesh
 from samite.errors import SamiteError
 from samite.frontend import constrain, stage
 from samite.placement import Partial, Placement, Replicate, Shard
+from samite.runtime.departures import tell_at_exit
 from samite.tensor import Tensor, distribute_module, empty, from_local, full, ones, rand, randn, tensor, zeros
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+tell_at_exit()
 
 _LAZY = ("plugins", "testing", "umem")
 

@@ -1,7 +1,8 @@
 """Agreement of ranks that run the same script: before they do something together, each says what, and compares.
 
 A rank that is about to do another thing, that says nothing in time, or that has left, is an error that names both, in
-place of a collective that ends for nobody. It takes four round trips to the store, whatever the number of ranks.
+place of a collective that ends for nobody. It takes four round trips to the store, whatever the number of ranks, if all
+are there; who waits asks again and again, at growing intervals, since a store cannot wait for one thing or another.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import contextlib
 import json
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 from samite.errors import CollectiveMismatch, InputError, WorkerDied
+from samite.runtime.departures import Departures
 
 __all__ = ["Agreement", "Intent", "store_of_mesh"]
 
 LEFT = "has left"
 GRACE = 2.0
 """Seconds in which a launcher ends all ranks if the one that left has failed: its error is the one to read."""
+SHORTEST, LONGEST = 1e-4, 1e-2  # seconds between two looks for what the others say
+LOOK_AROUND = 0.25  # seconds between two looks for who has left
 
 
 class Intent(NamedTuple):
@@ -33,10 +36,10 @@ class Intent(NamedTuple):
 
 
 class Agreement:
-    """`store` is this agreement's own: a namespace that no one else writes to."""
+    """`store` is this agreement's own: a namespace that no one else writes to. `departures` are those of all ranks."""
 
-    def __init__(self, store: Any, rank: int, ranks: int) -> None:
-        self._store, self._rank, self._ranks = store, rank, ranks
+    def __init__(self, store: Any, rank: int, ranks: int, departures: Departures) -> None:
+        self._store, self._rank, self._ranks, self._departures = store, rank, ranks, departures
         self._turn = 0
         self._broken = ""
 
@@ -65,39 +68,53 @@ class Agreement:
             self._turn += 1
             if turn >= 2:  # which all have read: they have answered to the turn after it
                 self._store.delete_key(f"{turn - 2}/{self._rank}")
-            self._store.wait(keys, timedelta(seconds=timeout))
+            if silent := self._wait(keys, intent, timeout):
+                raise CollectiveMismatch(
+                    f"rank {self._rank} {intent.what}, ranks {silent} did nothing in {timeout:.0f} s",
+                    rank=self._rank,
+                    help="what ranks do together, every rank does: no `if rank == 0` around a step, or around reading "
+                    "a value that is laid out over ranks",
+                )
             said = self._store.multi_get(keys)
         except RuntimeError as error:
-            silent = self._silent(keys)
-            if not silent:
-                raise WorkerDied(
-                    f"the store through which the ranks agree is gone: {error}",
-                    rank=self._rank,
-                    help="a rank or its launcher has ended; its output tells why",
-                ) from error
-            raise CollectiveMismatch(
-                f"rank {self._rank} {intent.what}, ranks {silent} did nothing in {timeout:.0f} s",
+            raise WorkerDied(
+                f"the store through which the ranks agree is gone: {error}",
                 rank=self._rank,
-                help="what ranks do together, every rank does: no `if rank == 0` around a step, or around reading a "
-                "value that is laid out over ranks",
+                help="a rank or its launcher has ended; its output tells why",
             ) from error
         return [Intent(*json.loads(text)) for text in said]
 
+    def _wait(self, keys: Sequence[str], intent: Intent, timeout: float) -> list[int]:
+        """Until all keys are there; gives the ranks whose are not after the timeout. Raises WorkerDied if one of these
+        has left: those that are only late are waited for."""
+        began = looked = time.monotonic()
+        while not self._store.check(keys):
+            now = time.monotonic()
+            if now - looked > LOOK_AROUND:
+                looked, gone = now, self._departures.among(self._silent(keys))
+                # What a rank said before it left counts, so look for that again.
+                if gone := [rank for rank in gone if rank in self._silent(keys)]:
+                    raise self._has_left(gone[0], intent)
+            if now - began > timeout:
+                return self._silent(keys)
+            time.sleep(min(LONGEST, max(SHORTEST, (now - began) / 8)))
+        return []
+
+    def _has_left(self, rank: int, intent: Intent) -> WorkerDied:
+        time.sleep(GRACE)
+        return WorkerDied(
+            f"rank {rank} has left, rank {self._rank} {intent.what}",
+            rank=rank,
+            help="what ranks do together, every rank does: none may end its script, or close the mesh, earlier",
+        )
+
     def _silent(self, keys: Sequence[str]) -> list[int]:
-        try:
-            return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-        except RuntimeError:  # the store itself is gone
-            return []
+        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
 
     def _compare(self, ours: Intent, said: Sequence[Intent]) -> None:
         for rank, theirs in enumerate(said):
             if theirs.what == LEFT:
-                time.sleep(GRACE)
-                raise WorkerDied(
-                    f"rank {rank} has left, rank {self._rank} {ours.what}",
-                    rank=rank,
-                    help="what ranks do together, every rank does: none may end its script, or close the mesh, earlier",
-                )
+                raise self._has_left(rank, ours)
             if theirs.what != ours.what:
                 raise CollectiveMismatch(
                     f"rank {self._rank} {ours.what}, rank {rank} {theirs.what}",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from samite.errors import MeshError
-from samite.runtime.agreement import Agreement, store_of_mesh
+from samite.runtime.departures import Departures
 
 __all__ = ["run_script"]
 
@@ -38,6 +38,7 @@ def run_script(n: int, script: str, args: Sequence[str] = ()) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
         "SAMITE_SPMD": "1",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // n))),
     }
@@ -65,6 +66,7 @@ def _leave(number: int, frame: object) -> None:
 def _first_failure(ranks: list[subprocess.Popen[bytes]], store: Any) -> int:
     """Until all have ended well, or one has not."""
     left: set[int] = set()
+    departures = Departures(store, attempt=0)
     while True:
         codes = [process.poll() for process in ranks]
         for rank, code in enumerate(codes):
@@ -72,8 +74,7 @@ def _first_failure(ranks: list[subprocess.Popen[bytes]], store: Any) -> int:
                 return code if code > 0 else 128 - code
             if code == 0 and rank not in left:
                 left.add(rank)
-                # A rank that has started a mesh has said this itself; to one that never did, the others wait here.
-                Agreement(store_of_mesh(store, 0, 0), rank, len(ranks)).leave()
+                departures.note(rank)
         if None not in codes:
             return 0
         time.sleep(POLL)

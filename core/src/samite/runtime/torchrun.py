@@ -1,7 +1,7 @@
 """The engine of ranks that something else started (torchrun, `samite run`, a cluster): this process is one of them.
 
 Every rank runs the same script and makes the same calls. Nothing starts here and nothing is watched, so the ranks agree
-on what they do together before they do it (see `agreement`).
+on what they do together before they do it (see `agreement`), and say when they leave (see `departures`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from samite.mesh import Mesh
 from samite.runtime.agreement import Agreement, Intent, store_of_mesh
 from samite.runtime.board import ROW, Row, Sequenced
 from samite.runtime.common_host import common_segment
+from samite.runtime.departures import Departures, attempt, launcher_store
 from samite.runtime.digests import describe, digest, sampled_digest
 from samite.runtime.finished import Finished
 from samite.runtime.inprocess import InProcessWorkers
@@ -83,12 +83,12 @@ class TorchrunWorkers:
         self._programs: list[Program] = []
         self._stepped: set[int] = set()  # programs that have run
         self._written: list[tuple[str, int]] = []  # since the last agreement
-        # Launchers keep the store when they start the ranks again.
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        restarts = attempt()
         number = next(_meshes)
         namespace = f"samite/mesh/{number}"
-        store = store_of_mesh(_store(timeout), number, attempt)
-        self._agreement = Agreement(store, self.rank, mesh.size)
+        launched = launcher_store(timeout)
+        store = store_of_mesh(launched, number, restarts)
+        self._agreement = Agreement(store, self.rank, mesh.size, Departures(launched, restarts))
         self._row = Row(memoryview(bytearray(ROW)))
         self._agree(f'starts the mesh "{mesh}"', (), timeout)
         self.communicator: Sequenced | None = None
@@ -97,7 +97,7 @@ class TorchrunWorkers:
             shared = {"shared_memory": segment} if (segment := _segment(store, mesh, self.rank)) else {}
             options = {"timeout_s": timeout, "namespace": namespace, **shared}
             log.info("%s: ranks meet through %s", mesh, "shared memory" if shared else "the network")
-            group = Group(mesh, self.rank, address, attempt, options)
+            group = Group(mesh, self.rank, address, restarts, options)
             self.communicator = Sequenced(plugins.driver(mesh.backends[0]).communicator(group), self._row)
         self._here = InProcessWorkers(mesh, self.rank, self.communicator)
 
@@ -186,11 +186,3 @@ def _segment(store: Any, mesh: Mesh, rank: int) -> Segment | None:
     from torch.distributed import PrefixStore
 
     return common_segment(PrefixStore("host", store), rank, mesh.size, EXCHANGE)
-
-
-def _store(timeout: float) -> Any:
-    """The launcher's store, or rank 0's where the launcher has none, as torch's `env://` finds it."""
-    from torch.distributed import rendezvous
-
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-    return store
