@@ -4,6 +4,7 @@ Each script measures both sides in one run, interleaved, and writes every sample
 `report.py` makes `docs/benchmarks.md` of these files. Run them from the root of the repository, on a quiet machine:
 
     python -m benchmarks.gpt_step         a training step: DistributedDataParallel and DTensor beside Samite
+    python -m benchmarks.pipeline         a training step in two stages: torch.distributed.pipelining beside Samite
     python -m benchmarks.eager            ops on distributed tensors outside of compiled functions, DTensor's beside
     python -m benchmarks.compile_time     import and each pass, 4 and 24 layers
     python -m benchmarks.dispatch         what a step costs beyond the work of the workers

@@ -6,24 +6,21 @@ timed, every side trains the first steps from the same weights on the same data,
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import track
 
-from benchmarks.peers import Absent, Peers, Side
+from benchmarks.peers import Side
 from benchmarks.results import RESULTS, Conditions, Figure, Goal, Result
+from benchmarks.rounds import measure
 from benchmarks.sides import SIDES
 from benchmarks.tables import show
 from benchmarks.workload import Workload
 
 __all__ = ["compare", "main"]
 
-TOLERANCE = 1e-3
 BESIDE = {
     "ddp-fused": "ddp",
     "samite-dp": "ddp",
@@ -40,48 +37,23 @@ GOALS = {"samite-tp": 3.5, "samite-dp": 1.0}
 def compare(
     sides: Mapping[str, Side], workload: Workload, *, rounds: int, steps: int, warmup: int, conditions: Conditions
 ) -> Result:
-    """Rounds of `steps` timed steps a side, each after one that is not timed, since caches hold the side before.
-
-    Raises RuntimeError if losses of the `warmup` steps differ by more than `TOLERANCE` from the first side's.
-    """
-    samples: dict[str, list[float]] = {}
-    absent: dict[str, str] = {}
-    first: list[float] = []
-    with ExitStack() as stack:
-        present: dict[str, Peers] = {}
-        for key, side in sides.items():  # one after the other: compiling side by side would take as long
-            peers = Peers(side, workload)
-            stack.callback(peers.close)
-            try:
-                peers.wait_built()
-                losses = peers.run(warmup).losses
-            except Absent as reason:
-                absent[side.name] = str(reason)
-                continue
-            first = first or losses
-            _check(side.name, losses, first)
-            present[key] = peers
-        for _ in track(range(rounds), description="rounds", disable=not sys.stderr.isatty()):
-            for key, peers in present.items():
-                samples.setdefault(key, []).extend(peers.run(steps + 1).milliseconds[1:])
+    """What `measure` finds of the sides, as a result."""
+    measured = measure(sides, workload, rounds=rounds, steps=steps, warmup=warmup)
+    samples = measured.samples
     figures = {key: Figure(sides[key].name, "ms", ms, beside=_beside(key, samples)) for key, ms in samples.items()}
     goals = [
         Goal(f"{f.name} against {f.beside}", "at least", GOALS[key], "×", figures[BESIDE[key]].median / f.median)
         for key, f in figures.items()
         if key in GOALS and f.beside
     ]
-    facts = {"workload": str(workload), "loss of the first steps": [round(x, 5) for x in first]}
+    facts = {"workload": str(workload), "loss of the first steps": [round(x, 5) for x in measured.losses]}
+    absent = {sides[key].name: reason for key, reason in measured.absent.items()}
     return Result("gpt_step", conditions, list(figures.values()), goals, absent, facts)
 
 
 def _beside(key: str, measured: Mapping[str, object]) -> str:
     other = BESIDE.get(key, "")
     return SIDES[other].name if other in measured else ""
-
-
-def _check(name: str, losses: Sequence[float], expected: Sequence[float]) -> None:
-    if not all(abs(a - b) <= TOLERANCE for a, b in zip(losses, expected, strict=True)):
-        raise RuntimeError(f"{name} computes something else: losses {losses}, the first side's are {expected}")
 
 
 def main(

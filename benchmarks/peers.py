@@ -22,8 +22,8 @@ from benchmarks.workload import Workload
 
 __all__ = ["Absent", "Build", "Peers", "Place", "Round", "Side", "Step", "timed"]
 
-Step = Callable[[], float]
-"""One training step; gives its loss, and so ends when that is known."""
+Step = Callable[[], float | None]
+"""One training step; gives its loss, and so ends when that is known, or None in a process that does not learn it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Round:
-    """By step: the milliseconds of its slowest rank, and the mean of the ranks' losses."""
+    """By step: the milliseconds of its slowest rank, and the mean of the losses of those ranks that have one."""
 
     milliseconds: list[float]
     losses: list[float]
@@ -99,7 +99,7 @@ class Peers:
         ranks: list[Round] = self._answers()
         return Round(
             [max(step) for step in zip(*(r.milliseconds for r in ranks), strict=True)],
-            [sum(step) / len(step) for step in zip(*(r.losses for r in ranks), strict=True)],
+            [sum(step) / len(step) for step in zip(*(r.losses for r in ranks if r.losses), strict=True)],
         )
 
     def close(self) -> None:
@@ -159,6 +159,7 @@ def timed(step: Step, steps: int) -> Round:
     losses: list[float] = []
     for _ in range(steps):
         started = time.perf_counter()
-        losses.append(step())
+        loss = step()
         milliseconds.append(1e3 * (time.perf_counter() - started))
+        losses += [] if loss is None else [loss]
     return Round(milliseconds, losses)

@@ -29,6 +29,14 @@ its loss is known, on the slowest rank. DistributedDataParallel and DTensor are 
 (`foreach`) or single-kernel (`fused`) form; DTensor splits `q`, `k`, `v`, `up` by columns and `proj`, `down` by rows
 (`parallelize_module`). Samite runs the same model, with the loop of a single process.""",
     ),
+    "pipeline": (
+        "A pipeline",
+        """\
+The same training step in a pipeline of two stages, two blocks each, and eight microbatches, 1F1B, two processes of one
+thread each; torch.distributed.pipelining has the same stages, eager, with AdamW's `foreach` form, over gloo. A side's
+simulated ideal is its schedule with the median times of its functions, each run alone on one thread in a third process:
+transfers, sums of gradients over microbatches and starting a step take no time in it.""",
+    ),
     "eager": (
         "Eager ops",
         """\

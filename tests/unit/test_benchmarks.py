@@ -19,6 +19,7 @@ from benchmarks import (
     eager,
     gpt_step,
     import_time,
+    pipeline,
     predicted,
     quiet,
     report,
@@ -26,8 +27,10 @@ from benchmarks import (
 )
 from benchmarks.compile_once import compile_repeatedly
 from benchmarks.peers import Absent, Peers, Place, Side, timed
+from benchmarks.pipeline_ideal import Functions, ideal
 from benchmarks.quiet import Samples
 from benchmarks.results import ROOT, Conditions, Figure, Goal, Result
+from benchmarks.rounds import Measured, check_losses, measure
 from benchmarks.sides import SIDES, one_process
 from benchmarks.tables import figures, goals, markdown, number
 from benchmarks.workload import Workload
@@ -41,6 +44,7 @@ TINY = Workload(layers=1, dim=8, heads=2, vocab=16, block=4, batch=4)
 CONDITIONS = Conditions(
     "python -m benchmarks.tiny", "2026-01-01", {"processor": "a core", "cores": 2}, {"torch": "2.13.0"}
 )
+PHASES = ("forward", "backward_input", "backward_weight")
 COMPARED = Result(
     "gpt_step",
     CONDITIONS,
@@ -177,10 +181,10 @@ def test_eager_chains_run_on_both_libraries() -> None:
 
 
 def test_losses_must_agree() -> None:
-    gpt_step._check("close", [1.0, 0.5], [1.0005, 0.5])
+    check_losses("close", [1.0, 0.5], [1.0005, 0.5])
     for losses in ([1.0, 0.502], [1.0, float("nan")]):
         with pytest.raises(RuntimeError, match="far computes something else"):
-            gpt_step._check("far", losses, [1.0, 0.5])
+            check_losses("far", losses, [1.0, 0.5])
 
 
 def test_unknown_sides_are_refused(tmp_path: Path) -> None:
@@ -290,3 +294,37 @@ def test_second_start_compares_three_starts() -> None:
     result = second_start.collect({start: [3.0, 1.0, 2.0] for start in second_start.STARTS}, CONDITIONS)
     assert [figure.series for figure in result.figures] == list(second_start.STARTS)
     assert [goal.reached for goal in result.goals] == [True]
+
+
+PIPELINED = Workload(layers=2, dim=8, heads=2, vocab=16, block=4, batch=8)
+
+
+@pytest.mark.multiprocess
+def test_pipelines_train_as_one_process_does() -> None:
+    sides = {key: pipeline.SIDES[key] for key in ("one", "torch", "aten")}
+    turns: list[None] = []
+    measured = measure(sides, PIPELINED, rounds=2, steps=2, warmup=3, between=lambda: turns.append(None))
+    assert {key: len(samples) for key, samples in measured.samples.items()} == {"one": 4, "torch": 4, "aten": 4}
+    assert (len(measured.losses), len(turns), measured.absent) == (3, 2, {})
+
+
+def test_the_ideal_of_a_pipeline_is_simulated_from_its_functions() -> None:
+    functions = Functions(PIPELINED, "aten")
+    assert functions.ideal() > 0
+    made = functions._pipelines[-1]
+    unit = {n: [0.001] * (made.microbatches if program.each else 1) for n, program in enumerate(made.programs)}
+    phases = [program.phase for program in made.programs]
+    assert phases.count("forward") == phases.count("backward_weight") == 2
+    assert phases.count("backward_input") == 1
+    inside = {n: unit[n] if made.programs[n].phase in PHASES else [0.0] for n in unit}
+    assert ideal(made, inside) == pytest.approx(0.001 * (1 + 3 * made.microbatches))  # stage 1 begins one late
+    outside = {n: unit[n] if made.programs[n].phase.startswith("update") else [0.0] for n in unit}
+    assert ideal(made, outside) == pytest.approx(0.001)
+
+
+def test_pipelines_are_compared_with_torch_and_their_ideal() -> None:
+    samples = {"one": [9.0], "torch": [10.0], "aten": [8.0]}
+    measured = Measured(samples, {"inductor": "no compiler"}, [1.0, 0.5])
+    result = pipeline.collect(measured, {"aten": [5.0, 6.0, 7.0]}, CONDITIONS, PIPELINED)
+    assert [(goal.figure, goal.reached) for goal in result.goals] == [(1.25, True), (8 / 6, False)]
+    assert result.absent == {"Samite, Inductor": "no compiler"}
