@@ -24,6 +24,7 @@ from samite.schedules import (
     generate,
     programs,
     simulate,
+    timeline_of,
 )
 
 
@@ -206,6 +207,30 @@ def test_messages_arrive_after_their_time_on_the_wire() -> None:
     ]
     alone = replace(work, ranks=1, microbatches=1)
     assert simulate(generate("1f1b", alone), alone).seconds == 3  # nothing is sent on one rank
+
+
+def test_a_timeline_has_a_lane_a_rank_and_the_chain_that_decides() -> None:
+    needs = {forward(0): frozenset[Task](), forward(1): frozenset({forward(0)})}
+    work = Work(2, 2, 2, needs, {forward(0): 1.0, forward(1): 2.0}, sends={(forward(0), forward(1)): 0.5})
+    drawn = timeline_of(simulate(generate("1f1b", work), work), work)
+    assert [(lane.rank, [(s.start, s.duration, s.critical) for s in lane.spans]) for lane in drawn.lanes] == [
+        (0, [(0.0, 1.0, True), (1.0, 1.0, False)]),
+        (1, [(1.5, 2.0, True), (3.5, 2.0, True)]),
+    ]
+    assert drawn.seconds == 5.5
+    assert drawn.critical()[0].name == "forward of stage 0, microbatch 0"
+
+
+@given(works())
+@settings(max_examples=50, deadline=None)
+def test_the_chain_that_decides_is_as_long_as_the_schedule(work: Work) -> None:
+    drawn = timeline_of(simulate(generate("1f1b", work), work), work)
+    chain_of = drawn.critical()
+    assert chain_of[0].start == 0
+    assert chain_of[-1].end == drawn.seconds
+    without_wires = replace(work, sends={})
+    drawn = timeline_of(simulate(generate("1f1b", without_wires), without_wires), without_wires)
+    assert sum(span.duration for span in drawn.critical()) == pytest.approx(drawn.seconds)
 
 
 def test_memory_is_held_from_the_writer_to_the_reader() -> None:
