@@ -14,6 +14,7 @@ from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.base import PassRecord
 from samite.passes.constrain import Placements, matches
+from samite.timeline import Timeline
 from samite.topology import Topology
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ __all__ = ["Built", "build"]
 
 @dataclass(frozen=True)
 class Built:
-    """A program, and what the passes did to make it."""
+    """A program, and what the passes did to make it. `timeline` is that of a pipeline's loop over microbatches."""
 
     program: Program
     records: tuple[PassRecord, ...]
+    timeline: Timeline | None = None
 
 
 def build(
@@ -80,7 +82,7 @@ def build(
             chosen: dict[str, Any] = {"automatic": automatic, "memory": memory, "check": check}
             builder = PipelineBuilder(capture, mesh, placements, there, options, topology, **chosen)
             staged = builder.build(module, name, ends, keep_text)
-            program, records, graphs = staged.program, staged.records, staged.graphs
+            program, records, graphs, drawn = staged.program, staged.records, staged.graphs, staged.timeline
         else:
             by_cost = None
             if topology is not None and automatic:
@@ -90,10 +92,10 @@ def build(
             there = {each: layout.unpinned() for each, layout in there.items()}
             passes = with_passes([*first_passes(placements, there, automatic=by_cost), *ends])
             module, records = run_passes(module, passes, keep_text, check=check)
-            program, graphs = _program(name, mesh, capture, module), [module.graph]
+            program, graphs, drawn = _program(name, mesh, capture, module), [module.graph], None
         for graph in graphs if mesh.engine != "lockstep" else ():  # which interprets, whatever the backend
             check_support(graph, mesh)
-        return Built(program, tuple(records))
+        return Built(program, tuple(records), drawn)
 
 
 def _program(name: str, mesh: Mesh, capture: Capture, module: Module) -> Program:

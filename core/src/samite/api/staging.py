@@ -16,6 +16,7 @@ from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.passes.base import Pass, PassRecord
 from samite.passes.constrain import Placements
+from samite.timeline import Timeline
 from samite.topology import Topology
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ __all__ = ["PipelineBuilder", "Staged"]
 
 @dataclass(frozen=True)
 class Staged:
-    """A program in stages, what the passes did to make it, and the functions of its stages."""
+    """A program in stages, what the passes did to make it, the functions of its stages, and the loop as simulated."""
 
     program: Program
     records: tuple[PassRecord, ...]
     graphs: tuple[Graph, ...]
+    timeline: Timeline
 
 
 class PipelineBuilder:
@@ -71,6 +73,7 @@ class PipelineBuilder:
         from samite.passes.placement.plain import batched
         from samite.passes.stages.joint import joint_module
         from samite.passes.stages.work import in_words, work_of
+        from samite.schedules import timeline_of
 
         graph = module.graph
         at = frozenset(i for i, a in enumerate(graph.arguments) if a.name in self.inputs)
@@ -89,6 +92,7 @@ class PipelineBuilder:
         count = len(stages.cuts) + 1
         work = work_of(stages.functions, count, self.mesh[PIPELINE], turns, PIPELINE, self.topology)
         kind, actions, simulated = self._schedule(work)
+        drawn = timeline_of(simulated, work)
         notes = in_words(stages.functions, work, kind, simulated)
         text = joint_module(stages.functions, stages.joins).text() if "cut_stages" in keep_text else ""
         ops = sum(len(f.module.graph.nodes) for f in stages.functions)
@@ -97,7 +101,7 @@ class PipelineBuilder:
         pipeline = self._pipeline(stages, functions, kind, actions, turns)
         graphs = tuple(f.module.graph for f in functions)
         text = joint_module(functions, stages.joins).text()
-        return Staged(self._program(name, text, local.graph, pipeline), (*records, *more), graphs)
+        return Staged(self._program(name, text, local.graph, pipeline), (*records, *more), graphs, drawn)
 
     def _argument_layouts(self, module: Module) -> dict[str, Layout]:
         """As placed by the user, or by cost; of the whole batch."""

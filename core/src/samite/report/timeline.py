@@ -22,7 +22,10 @@ STYLES: dict[Kind, str] = {"compute": "cyan", "communication": "magenta", "idle"
 
 
 def predicted_timeline(built: Built) -> Timeline:
-    """One call on the configured topology. All ranks do the same, so it is that of rank 0. Raises ConfigError."""
+    """One call on the configured topology: that of rank 0, since all ranks do the same, or of a pipeline the loop over
+    microbatches on every rank of its axis. Raises ConfigError."""
+    if built.timeline is not None:
+        return built.timeline
     module = Module.parse(built.program.module)
     return simulate(module.graph, module.mesh, configured_topology(built.program.mesh))
 

@@ -75,7 +75,7 @@ class _Pipelined(Bound):
     def call(self, program: int, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         outputs, event = self._bound[program].run(arguments)
         event.wait()
-        return outputs
+        return [output.contiguous() for output in outputs]  # as what reads them was compiled for
 
     def send(self, key: Key, value: torch.Tensor, target: int) -> None:
         self._sent.append(self._transfer(value, self._index, target))
