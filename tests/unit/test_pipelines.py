@@ -17,7 +17,12 @@ from lockstep_training import DATA_PARALLEL, momentum, train_both, train_step
 from models import GPT, Llama, batch
 from samite import Shard
 from samite.errors import CaptureError, ConfigError, InputError, MeshError, PlacementError, ScheduleError
+from samite.hal.driver import Bound, Executable
+from samite.hal.program import Program
+from samite.report import predicted_timeline
+from samite.runtime.pipelined import PipelinedExecutable
 from samite.testing import counter_rng
+from samite_cpu.executable import AtenExecutable
 
 VOCAB, BLOCK = 13, 6
 
@@ -285,3 +290,51 @@ def test_marks_that_make_no_stages() -> None:
         lowered(Marked(1, 2), small, {"pp": 2})
     with pytest.raises(CaptureError, match=r"a stage cannot begin inside of a cond.*test_pipelines.py:\d+"):
         lowered(MarkedInside(), vectors, {"pp": 2})
+
+
+def test_the_timeline_of_a_pipeline_has_a_lane_a_rank() -> None:
+    model = Tied()
+    step = samite.compile(train_step, mesh=samite.mesh("cpu", pp=2, engine="lockstep"), microbatches=4, schedule="1f1b")
+    _, built = step.lower(model, momentum(model.parameters()), *batch(VOCAB, 8, BLOCK))
+    drawn = predicted_timeline(built)
+    assert [(lane.rank, lane.name) for lane in drawn.lanes] == [(0, "compute"), (1, "compute")]
+    assert drawn.lanes[0].spans[0].name == "forward of stage 0, microbatch 0"
+    assert len(drawn.lanes[1].spans) == 3 * 4
+    assert drawn.critical()
+
+
+def test_functions_hand_on_contiguous_values() -> None:
+    """Inductor's kernels take strides as they were when it compiled them, and may give others."""
+
+    def transposed(x: Tensor) -> Tensor:
+        y = (x * 2).transpose(0, 1)
+        samite.stage()
+        return (y + 1).transpose(0, 1)
+
+    step = samite.compile(transposed, mesh=samite.mesh("cpu", pp=1, engine="lockstep"), microbatches=2, stages=2)
+    x = torch.arange(24.0).view(4, 6)
+    _, built = step.lower(x)
+    given: list[Tensor] = []
+
+    class Watched(Bound):
+        def __init__(self, bound: Bound) -> None:
+            self.bound = bound
+
+        def run(self, inputs: Any, wait: Any = ()) -> Any:
+            given.extend(inputs)
+            return self.bound.run(inputs, wait)
+
+        def close(self) -> None:
+            self.bound.close()
+
+    class Compiled(Executable):
+        def __init__(self, program: Program) -> None:
+            self.executable = AtenExecutable.compile(program)
+
+        def bind(self, state: Any, communicator: Any, rank: int) -> Bound:
+            return Watched(self.executable.bind(state, communicator, rank))
+
+    outputs, _ = PipelinedExecutable(built.program, Compiled).bind((), None, 0).run([x])
+    assert torch.equal(outputs[0], transposed(x))
+    assert len(given) >= 4
+    assert all(each.is_contiguous() for each in given)
