@@ -12,6 +12,7 @@ import torch
 from samite.api.work import Body, device_work
 from samite.hal.program import Program, Result
 from samite.ir.collectives import AUTO
+from samite.ir.graph import overload
 from samite.layout import Layout
 from samite.mesh import Mesh
 from samite.plugins import driver
@@ -92,18 +93,20 @@ def _overlap(session: Session, axis: str, device: DeviceSpec) -> Overlap:
     """Products beside an all_reduce that takes about as long, and a message that is started beside one that is not."""
 
     def started(x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.samite.start(x, "all_reduce", axis, [], [], "max", session.mesh[axis], 0, [], -1)
+        return overload("samite.start")(x, "all_reduce", axis, [], [], "max", session.mesh[axis], 0, [], -1)
 
-    def computed(x: torch.Tensor) -> torch.Tensor:
+    def products() -> torch.Tensor:
         square = torch.zeros((SQUARE, SQUARE))
         for _ in range(count):
             square = square @ square
-        return x
+        return square.sum()
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        return x + products()
 
     def beside(x: torch.Tensor) -> torch.Tensor:
-        under_way = started(x)
-        computed(x)
-        return torch.ops.samite.wait(under_way)
+        under_way, product = started(x), products()
+        return overload("samite.wait")(under_way) + product  # what nothing uses would not be computed
 
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return torch.ops.samite.all_reduce(x, axis, "max")
@@ -113,7 +116,7 @@ def _overlap(session: Session, axis: str, device: DeviceSpec) -> Overlap:
     count = min(MOST, max(1, round(communicating * device.rate("float32") / (2 * SQUARE**3))))
     computing, both = _seconds(session, shape, computed), _seconds(session, shape, beside)
     hidden = (computing + communicating - both) / min(computing, communicating)
-    apart = _seconds(session, (1,), lambda x: torch.ops.samite.wait(started(x)))
+    apart = _seconds(session, (1,), lambda x: overload("samite.wait")(started(x)))
     latency = apart - _seconds(session, (1,), reduced)
     return Overlap(min(1.0, max(0.0, hidden)), max(0.0, latency))
 

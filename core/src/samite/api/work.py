@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from samite.ir.graph import overload
+
 __all__ = ["SQUARES", "VECTORS", "Body", "Work", "device_work"]
 
 Body = Callable[[torch.Tensor], torch.Tensor]
@@ -46,14 +48,14 @@ def _normalize(x: torch.Tensor) -> torch.Tensor:
 
 
 def _attend(x: torch.Tensor) -> torch.Tensor:
-    return torch.ops.samite.sdpa(x, x, x, None, True, 1.0, False)[0]
+    return overload("samite.sdpa")(x, x, x, None, True, 1.0, False)[0]
 
 
 def _attend_backward(x: torch.Tensor) -> torch.Tensor:
     logsumexp = x.new_zeros(x.shape[:-1])
-    return torch.ops.samite.sdpa_backward(x, x, x, x, None, x, logsumexp, True, 1.0, False)[0]
+    return overload("samite.sdpa_backward")(x, x, x, x, None, x, logsumexp, True, 1.0, False)[0]
 
 
 def _update(x: torch.Tensor) -> torch.Tensor:
     step, numbers = torch.ones(()), torch.full((5,), 0.5, dtype=torch.float64)
-    return torch.ops.samite.adam(x, x, x, x, step, numbers, True, True, False)[0]
+    return overload("samite.adam")(x, x, x, x, step, numbers, True, True, False)[0]
