@@ -312,3 +312,25 @@ def test_state_is_usable_after_a_refused_call() -> None:
     torch.testing.assert_close(model.weight.detach(), before)
     run = compiled({"x": {"dp": Shard(0)}, "model.weight": {"dp": Replicate()}})
     torch.testing.assert_close(run(model, x).clone(), model(x).detach())
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def test_a_tied_weight_is_placed_by_any_of_its_names_and_not_by_two() -> None:
+    model, x = Tied(), torch.randn(4, 4)
+    want = model(x).detach()
+    contradiction = {"model.first.weight": {"dp": Shard(0)}, "model.second.*": {"dp": Shard(1)}}
+    with pytest.raises(PlacementError, match=r'"model.first.weight" and "model.second.weight" are one.*dim=0.*dim=1'):
+        compiled(contradiction).lower(model, x)
+    for name in ("model.first.weight", "model.second.weight", "model.second.w*"):
+        _, built = compiled({name: {"dp": Shard(1)}}).lower(model, x)
+        assert str(built.program.arguments[0].layout) == "[4, 4:dp]"
+    torch.testing.assert_close(compiled({"model.second.weight": {"dp": Shard(1)}})(model, x).read().detach(), want)

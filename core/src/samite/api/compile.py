@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, Literal, cast, overload
 
 import torch
@@ -15,8 +15,9 @@ from samite.api.pipelines import PIPELINE, PipelineOptions
 from samite.api.program import Built, build
 from samite.api.programs import Compilation, Programs
 from samite.api.step import Step
+from samite.api.tied import untied
 from samite.api.topology import configured_topology
-from samite.errors import InputError, PlacementError, SamiteError
+from samite.errors import InputError, SamiteError
 from samite.frontend import Capture, StateTree, Trees, capture
 from samite.frontend.constraining import capturing
 from samite.layout import Layout
@@ -128,7 +129,7 @@ class Compiled:
         built = build(
             captured,
             self.mesh,
-            _untied(expanded(placements, tree.modules, self.mesh)[0], tree),
+            untied(expanded(placements, tree.modules, self.mesh)[0], tree),
             name=self.name,
             bucket_bytes=int(settings.bucket_bytes),
             layouts=_current_layouts(tree, self.mesh),
@@ -146,6 +147,8 @@ class Compiled:
                 log.warning("%s: each rank of %s computes everything: %s", self.name, self.mesh, how)
             else:
                 log.info("%s: placed by cost on %s: %s", self.name, self.mesh, how)
+        for how in (note for record in built.records if record.name == "cut_stages" for note in record.notes[:1]):
+            log.info("%s: %s", self.name, how)
         return built
 
     def _mode(self) -> str:
@@ -169,24 +172,6 @@ class Compiled:
                     where=where or line_of_traceback(error.__traceback__),
                     help=f"pass {spec.name} as before, or mend the line",
                 ) from error
-
-
-def _untied(placements: Placements, tree: StateTree) -> Placements:
-    """A tensor that is passed for two parameters is one argument, named by the first: so its placements go there.
-
-    Raises PlacementError if the two names ask for different things.
-    """
-    found: dict[str, Mapping[str, Any]] = dict(placements)
-    for name, value in zip(tree.call.names, tree.call.values, strict=True):
-        if name not in found or name in tree.by_name or id(value) not in tree.index:
-            continue
-        first = tree.leaves[tree.index[id(value)]].name
-        wanted = found.pop(name)
-        if found.setdefault(first, wanted) != wanted:
-            raise PlacementError(
-                f'"{first}" and "{name}" are one tensor here, and are placed differently', help=f"pass {name}.clone()"
-            )
-    return found
 
 
 def _current_layouts(tree: StateTree, mesh: Mesh) -> dict[str, Layout]:

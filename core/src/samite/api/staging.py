@@ -78,7 +78,7 @@ class PipelineBuilder:
         graph = module.graph
         at = frozenset(i for i, a in enumerate(graph.arguments) if a.name in self.inputs)
         batch = frozenset(batched(graph, at))
-        layouts = self._argument_layouts(module)
+        layouts, why = self._argument_layouts(module)
         turns = self.options.microbatches or most_turns(self.mesh, self._batch_layouts(graph, batch, layouts))
         names = frozenset(graph.arguments[i].name for i in batch)
         every = with_passes([*staged_passes(layouts, names), *passes])
@@ -87,6 +87,7 @@ class PipelineBuilder:
         keep = [[n for n in keep_text if n in _names(some)] for some in (every[:behind], every[behind:])]
         timed = module_of(graph, Module.empty(inner_mesh(self.mesh, turns)).mesh_attribute)
         local, records = run_passes(timed, every[:behind], keep[0], check=self.check)
+        records = [replace(r, notes=why) if r.name == "place" else r for r in records]
         started = time.perf_counter()
         stages = self._cut(local, batch)
         count = len(stages.cuts) + 1
@@ -103,8 +104,8 @@ class PipelineBuilder:
         text = joint_module(functions, stages.joins).text()
         return Staged(self._program(name, text, local.graph, pipeline), (*records, *more), graphs, drawn)
 
-    def _argument_layouts(self, module: Module) -> dict[str, Layout]:
-        """As placed by the user, or by cost; of the whole batch."""
+    def _argument_layouts(self, module: Module) -> tuple[dict[str, Layout], tuple[str, ...]]:
+        """As placed by the user, or by cost, of the whole batch; and what there is to say of the costs."""
         from samite.passes.constrain import Constrain, matches
         from samite.passes.hoist_invariants import HoistInvariants
         from samite.passes.normalise import Normalise
@@ -117,8 +118,8 @@ class PipelineBuilder:
         if self.automatic and inner_mesh(self.mesh).size > 1:
             found = Automatic(self.topology, self.inputs, self.memory, held=held)
         steps: list[Pass] = [Normalise(), HoistInvariants(), Constrain(self.placements, self.layouts)]
-        module, _ = run_passes(module, [*steps, Place(automatic=found)] if found else steps)
-        return {a.name: Layout.parse(a.layout) for a in module.graph.arguments if a.layout}
+        module, records = run_passes(module, [*steps, Place(automatic=found)] if found else steps)
+        return {a.name: Layout.parse(a.layout) for a in module.graph.arguments if a.layout}, records[-1].notes
 
     def _batch_layouts(self, graph: Graph, batch: frozenset[int], layouts: Mapping[str, Layout]) -> list[Layout]:
         arguments = [graph.arguments[i] for i in sorted(batch)]
