@@ -17,10 +17,12 @@ from torch import Tensor
 import samite
 from samite import Partial, Replicate, Shard
 from samite.ir.module import Module
-from samite.layout import Layout, plan
+from samite.layout import plan
 from samite.lowering import graph_to_fx
 from samite.passes.traffic import collectives
+from samite.rules.tables import elementwise as tables
 from samite.runtime.interpreter import generate, run_lockstep
+from samite.runtime.sharding import assemble, lay
 from samite.testing import counter_rng
 
 Placements = Mapping[str, Mapping[str, Any]]
@@ -104,24 +106,17 @@ def test_a_number_added_to_a_partial_sum_counts_once(number: float) -> None:
     same(added, [doubles(3, 8), doubles(8, 2, seed=1)], {"tp": 4}, {"x0": {"tp": Shard(1)}, "x1": {"tp": Shard(0)}})
 
 
-UNARY = (
-    *(
-        "abs",
-        "neg",
-        "relu",
-        "exp",
-        "sigmoid",
-        "tanh",
-        "sin",
-        "erf",
-        "square",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-    ),
-    *("frac", "expm1", "atan", "sinh", "positive", "reciprocal", "isnan", "logical_not", "signbit", "nan_to_num"),
+def _takes_a_tensor_alone(method: Callable[[Tensor], Any]) -> bool:
+    try:
+        return isinstance(method(doubles(2)), Tensor)
+    except (RuntimeError, TypeError):
+        return False
+
+
+UNARY = sorted(
+    name
+    for name in (tables.UNARY + tables.FURTHER_UNARY + tables.LINEAR_UNARY).split()
+    if hasattr(Tensor, name) and _takes_a_tensor_alone(getattr(Tensor, name))
 )
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda x: x.sum(0),
@@ -216,14 +211,16 @@ def test_views_of_a_dim_that_two_axes_split(shape: tuple[int, ...], order: tuple
 
 
 def test_two_calls_that_differ_in_one_argument_that_is_no_tensor() -> None:
-    def powered(x: Tensor, exponent: float, keepdim: bool) -> Tensor:
-        return x.pow(exponent).sum(0, keepdim=keepdim)
+    def powered(x: Tensor, exponent: float, keepdim: bool) -> tuple[Tensor, Tensor]:
+        y = x.pow(exponent).sum(0, keepdim=keepdim)
+        return y, *torch.autograd.grad(y.sum(), x)
 
     mesh = samite.mesh("cpu", engine="lockstep", dp=2)
     step = samite.compile(powered, mesh=mesh, placements={"x": {"dp": Shard(0)}})
-    x = doubles(4, 3).abs()
+    x = doubles(4, 3).abs().requires_grad_()
     for exponent, keepdim in ((2.0, False), (3.0, False), (2.0, True), (2.0, False)):
-        torch.testing.assert_close(step(x, exponent, keepdim).clone(), powered(x, exponent, keepdim))
+        for found, wanted in zip(step(x, exponent, keepdim), powered(x, exponent, keepdim), strict=True):
+            torch.testing.assert_close(found.detach().clone(), wanted.detach())
 
 
 def test_two_embeddings_split_by_vocabulary() -> None:
@@ -252,15 +249,21 @@ def test_a_loss_of_ones_own_on_class_split_log_softmax() -> None:
 
 @pytest.mark.parametrize("axes", [{"dp": 1}, {"dp": 2}, {"dp": 4}, {"dp": 2, "tp": 2}])
 def test_dropout_drops_the_same_elements_on_any_mesh(axes: dict[str, int]) -> None:
-    x = torch.ones(8, 6, dtype=torch.float64)
+    def dropped(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.dropout(x, 0.4)
+        return y, *torch.autograd.grad((y * y).sum(), x)
+
+    x = torch.ones(8, 6, dtype=torch.float64, requires_grad=True)
     options: dict[str, Any] = dict(axes)
     mesh = samite.mesh("cpu", engine="lockstep", **options)
     placed = {"x": {axis: Shard(dim) for dim, axis in enumerate(axes)}}
     torch.manual_seed(3)
-    found = samite.compile(lambda x: F.dropout(x, 0.4), mesh=mesh, placements=placed)(x)
+    found = samite.compile(dropped, mesh=mesh, placements=placed)(x)
     torch.manual_seed(3)
     with counter_rng():
-        assert torch.equal(found.clone(), F.dropout(x, 0.4))
+        wanted = dropped(x)
+    for have, want in zip(found, wanted, strict=True):
+        assert torch.equal(have.detach().clone(), want.detach())
 
 
 @pytest.mark.parametrize("dim", [0, 2, 3])
@@ -301,25 +304,17 @@ def test_a_program_read_back_from_its_text_has_every_collective() -> None:
     assert sum(kinds.values()) >= 3
     code = generate(graph_to_fx(again.graph, again.mesh), "again")
     mesh = built.program.mesh
+    layouts = [argument.layout for argument in built.program.arguments]
     given = [
-        [_shard(x, argument.layout, mesh, rank) for x, argument in zip(inputs, built.program.arguments, strict=True)]
+        [lay(x, layout, mesh, rank).clone() for x, layout in zip(inputs, layouts, strict=True)]
         for rank in range(mesh.size)
     ]
     outputs = run_lockstep([code.bind(mesh, rank) for rank in range(mesh.size)], given, mesh, code)
-    wanted = with_gradients(mixed, inputs)(*leaves(inputs))[0]
-    assert wanted is not None
-    result = built.program.results[0].layout
-    for rank in range(mesh.size):
-        torch.testing.assert_close(outputs[rank][0], _shard(wanted.detach(), result, mesh, rank))
-
-
-def _shard(x: Tensor, layout: Layout, mesh: Any, rank: int) -> Tensor:
-    """A rank's part, where all shards are even and of one factor a dim."""
-    at = mesh.coordinates(rank)
-    for dim, (factor,) in enumerate(layout.dims):
-        first, valid = factor.span(dict(mesh.items()), at)
-        x = x.narrow(dim, first, valid)
-    return x.contiguous()
+    wanted = with_gradients(mixed, inputs)(*leaves(inputs))
+    for index, (want, result) in enumerate(zip(wanted, built.program.results, strict=True)):
+        assert want is not None
+        found = assemble([rank[index].contiguous() for rank in outputs], result.layout, mesh, check=True)
+        torch.testing.assert_close(found, want.detach())
 
 
 ENDS = {"R": Replicate(), "S0": Shard(0), "S1": Shard(1), "P": Partial()}

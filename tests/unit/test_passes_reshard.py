@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from layout_simulator import Simulator, layouts, meshes, numbers, shapes
 from lockstep_graphs import run_graph
-from samite.layout import Layout, from_placements, plan
+from samite.errors import VerifyError
+from samite.layout import Layout, Plan, from_placements, plan
 from samite.mesh import Mesh
 from samite.passes.fragments import reshard_graph
 from samite.passes.traffic import collectives
@@ -28,6 +30,9 @@ def check(src: Layout, dst: Layout, mesh: Mesh, dtype: str = "float64") -> None:
     inputs = [[torch.from_numpy(buffer)] for buffer in simulator.scatter(value, src)]
     outputs = [results[0].numpy() for results in run_graph(graph, mesh, inputs)]
     assert (simulator.gather(outputs, dst) == value).all()
+    # Constants of no dims are on the way of empty tensors, too.
+    planned = max(plan(src, dst, mesh).peak(mesh), *(prod(layout.local_shape(mesh)) for layout in (src, dst)), 1)
+    assert max(prod(type.shape) for type in graph.types) <= planned
     moved = sum(c.nbytes for c in collectives(graph, mesh))
     assert moved == plan(src, dst, mesh).elements * value.itemsize
 
@@ -73,3 +78,12 @@ def test_ranks_of_a_bool_owe_no_sum() -> None:
     inputs = [[torch.tensor([True, False, False, True])], [torch.tensor([False, False, True, True])]]
     for (result,) in run_graph(reshard_graph(owed, whole, "bool", mesh), LINE, inputs):
         assert result.tolist() == [True, False, True, True]
+
+
+def test_a_reshard_that_holds_more_than_its_plan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    src, dst = Layout.parse("[3:dp, 1]"), Layout.parse("[3, 1:dp]")
+    reshard_graph(src, dst, "float32", tuple(LINE.items()))
+    reshard_graph.cache_clear()
+    monkeypatch.setattr(Plan, "peak", lambda self, mesh: 0)
+    with pytest.raises(VerifyError, match=r"a reshard of \[3:dp, 1\] to \[3, 1:dp\] holds 4 elements .*says 3"):
+        reshard_graph(src, dst, "float32", tuple(LINE.items()))

@@ -213,6 +213,11 @@ def test_taking_a_whole_value_is_said_in_the_log(mesh: Mesh, caplog: pytest.LogC
     with caplog.at_level(logging.DEBUG, logger="samite"):
         assert samite.tensor([3.0], mesh, {"dp": Shard(0)})[0].item() == 3.0
     assert "takes the whole of a value laid out as" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, logger="samite"):
+        assert samite.tensor([[3.0]], mesh, {"dp": Shard(0), "tp": Shard(1)}).item() == 3.0
+    [record] = [r for r in caplog.records if "takes the whole of a value laid out as [1:dp, 1:tp]" in r.getMessage()]
+    assert record.levelno == logging.DEBUG
 
 
 class TestErrors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -31,9 +32,13 @@ def local_type(type: TensorType, layout: Layout, mesh: Mapping[str, int]) -> Ten
 
 @cache
 def reshard_graph(src: Layout, dst: Layout, dtype: str, mesh_items: MeshItems) -> Graph:
-    """The collectives and local steps from one layout to another."""
+    """The collectives and local steps from one layout to another.
+
+    Raises VerifyError if a rank would hold a larger buffer than the plan says: a conversion must not surprise memory.
+    """
     mesh = dict(mesh_items)
-    steps = plan(src, dst, mesh).steps
+    way = plan(src, dst, mesh)
+    steps = way.steps
 
     def run(x: torch.Tensor) -> torch.Tensor:
         for step in steps:
@@ -41,7 +46,12 @@ def reshard_graph(src: Layout, dst: Layout, dtype: str, mesh_items: MeshItems) -
         # Cutting off padding leaves strides that some kernels mistake (the backward of layer norm and of max pools).
         return _shaped(x, dst.local_shape(mesh)).contiguous()
 
-    return trace(run, [TensorType(src.local_shape(mesh), dtype)])
+    graph = trace(run, [TensorType(src.local_shape(mesh), dtype)])
+    planned = max(way.peak(mesh), src.local_size(mesh), dst.local_size(mesh), 1)  # a scalar is on the way anywhere
+    held = max(prod(type.shape) for type in graph.types)
+    if held > planned:
+        raise VerifyError(f"a reshard of {src} to {dst} holds {held} elements on a rank, its plan says {planned}")
+    return graph
 
 
 def _shaped(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
