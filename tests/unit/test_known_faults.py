@@ -211,7 +211,7 @@ def test_views_of_a_dim_that_two_axes_split(shape: tuple[int, ...], order: tuple
 
 
 def test_two_calls_that_differ_in_one_argument_that_is_no_tensor() -> None:
-    def powered(x: Tensor, exponent: float, keepdim: bool) -> tuple[Tensor, Tensor]:
+    def powered(x: Tensor, exponent: float, keepdim: bool) -> tuple[Tensor, ...]:
         y = x.pow(exponent).sum(0, keepdim=keepdim)
         return y, *torch.autograd.grad(y.sum(), x)
 
@@ -249,7 +249,7 @@ def test_a_loss_of_ones_own_on_class_split_log_softmax() -> None:
 
 @pytest.mark.parametrize("axes", [{"dp": 1}, {"dp": 2}, {"dp": 4}, {"dp": 2, "tp": 2}])
 def test_dropout_drops_the_same_elements_on_any_mesh(axes: dict[str, int]) -> None:
-    def dropped(x: Tensor) -> tuple[Tensor, Tensor]:
+    def dropped(x: Tensor) -> tuple[Tensor, ...]:
         y = F.dropout(x, 0.4)
         return y, *torch.autograd.grad((y * y).sum(), x)
 

@@ -127,20 +127,23 @@ def _close_regions(module: fx.GraphModule) -> None:
             _close_regions(function)
             _copy_results(function.graph)
         for inner in [(f, n) for f in functions for n in f.graph.nodes if _asks(f, n)]:
-            function, asked = inner
-            key = (asked.target, *asked.args) if asked.op == "call_function" else (function, asked.target)
+            key = _key(*inner)
             if key not in made:
-                made[key] = _asked_outside(module, function, asked, node)
+                made[key] = _asked_outside(module, *inner, node)
         for function in functions:
             at = next(n for n in function.graph.nodes if n.op != "placeholder")
             given = {key: _placeholder(function.graph, at, f"given_{i}") for i, key in enumerate(made)}
             for asked in [n for n in function.graph.nodes if _asks(function, n)]:
-                key = (asked.target, *asked.args) if asked.op == "call_function" else (function, asked.target)
-                _replace(asked, given[key])
+                _replace(asked, given[_key(function, asked)])
             function.recompile()
         *others, operands = node.args
         assert isinstance(operands, (list, tuple))
         node.args = (*others, type(operands)((*operands, *made.values())))
+
+
+def _key(function: fx.GraphModule, asked: fx.Node) -> tuple[Any, ...]:
+    """What is one operand of all regions: an op of these arguments, or a literal of this function."""
+    return (asked.target, *asked.args) if asked.op == "call_function" else (function, asked.target)
 
 
 def _copy_results(graph: fx.Graph) -> None:
