@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -111,6 +113,52 @@ def test_an_installed_backend_is_made_once_and_imported_only_when_asked_for(site
     assert "acme_fpga_module" not in sys.modules
     assert registry.driver("fpga") is registry.driver("fpga")
     assert "acme_fpga_module" in sys.modules
+
+
+def test_a_plugin_that_is_installed_in_mid_session_is_found_at_once(site) -> None:
+    registry = site(("acme-fpga", "1.0", "samite.v1.backends", "fpga", backend("fpga", RETURNS_NULL)))
+    with pytest.raises(BackendMissing, match="installed: fpga"):
+        registry.driver("card")
+    assert [info.name for info in registry.listing()] == ["fpga"]
+    site(("acme-card", "1.0", "samite.v1.backends", "card", backend("card", RETURNS_NULL)))
+    assert registry.driver("card")
+    site(("acme-other", "1.0", "samite.v1.backends", "card", "raise AssertionError('imported')"))
+    reasons = {info.name: info.reason for info in registry.listing()}
+    assert set(reasons) == {"card", "fpga"}
+    assert "provided twice" in reasons["card"]
+
+
+def test_an_editable_install_that_is_renewed_within_a_tick_of_the_file_system_is_found(
+    site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata here, modules where they are worked on; then the same files with the same times say more."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.syspath_prepend(work)
+    (work / "card_module.py").write_text(textwrap.dedent(backend("card", RETURNS_NULL)))
+    registry = site(("acme-fpga", "1.0", "samite.v1.backends", "fpga", backend("fpga", RETURNS_NULL)))
+    assert [info.name for info in registry.listing()] == ["fpga"]
+    info = tmp_path / "acme_fpga-1.0.dist-info"
+    before = [(path, path.stat()) for path in (info / "entry_points.txt", info, tmp_path)]
+    with (info / "entry_points.txt").open("a") as points:
+        points.write("card = card_module:Plugin\n")
+    for path, times in before:
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert registry.driver("card")
+
+
+def test_loading_leaves_no_cache_behind_and_logs_nothing(tmp_path: Path) -> None:
+    script = (
+        "import logging, sys, warnings; logging.basicConfig(level=logging.INFO); warnings.simplefilter('error')\n"
+        "from samite import plugins\n"
+        "assert plugins.engine('lockstep').max_ranks == 64\n"
+        "plugins.listing(['nowhere'])\n"
+        "assert 'stevedore' in sys.modules\n"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())
 
 
 def test_full_names(site) -> None:

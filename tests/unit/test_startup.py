@@ -13,6 +13,7 @@ HEAVY = {
     "rich",
     "samite_cpu",
     "scipy",
+    "stevedore",
     "torch._dynamo",
     "torch._inductor",
     "torch_mlir",

@@ -3,8 +3,9 @@
 Distributions announce plugins by entry points whose group carries the version of the plugin API
 (`samite.v1.backends`, `samite.v1.engines`). Names are listed from metadata alone; a name that two distributions
 claim, or that is made for another API version, is refused before anything is imported; only what is asked for is
-loaded. Backends and engines share one namespace. A short name ("cpu") is the middle of a full one ("samite/cpu/v1"),
-which a plugin may state as its `name`, and which otherwise begins as its distribution does.
+loaded (by stevedore). What is installed while a process runs is found. Backends and engines share one namespace. A
+short name ("cpu") is the middle of a full one ("samite/cpu/v1"), which a plugin may state as its `name`, and which
+otherwise begins as its distribution does.
 
     driver(name) -> Driver      engine(name) -> Engine          the object, made at first use
     hooks(names)                                                the other hooks of the named plugins

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Literal, cast
 
 from samite.errors import BackendMissing, PluginError, nearest
 from samite.hal import API_VERSION
 
-__all__ = ["Candidate", "Catalogue", "Entries", "Kind", "how_to_install", "installed"]
+__all__ = ["Candidate", "Catalogue", "Entries", "Kind", "how_to_install", "installed", "load"]
 
 Kind = Literal["backend", "engine", "extension"]
 Entries = Callable[[], Iterable[importlib.metadata.EntryPoint]]
@@ -41,7 +43,8 @@ class Catalogue:
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
-        self._installed: list[Candidate] | None = None  # read at first use: it looks at every distribution's metadata
+        # Read at first use, and again for a name that is not there: it looks at every distribution's metadata.
+        self._installed: list[Candidate] | None = None
         self._added: dict[str, Candidate] = {}
 
     @property
@@ -50,6 +53,11 @@ class Catalogue:
 
     def named(self, short: str) -> list[Candidate]:
         return [candidate for candidate in self._all() if candidate.name == short]
+
+    def refresh(self) -> None:
+        """Forget what was installed, so that what has been since is found: its metadata and its modules."""
+        importlib.invalidate_caches()
+        self._installed = None
 
     def add(self, candidate: Candidate) -> None:
         self._added[candidate.name] = candidate
@@ -65,6 +73,9 @@ class Catalogue:
         if version != API_VERSION:
             raise PluginError(f'"{name}" asks for plugin API v{version}; this Samite has v{API_VERSION}')
         there = self.named(short)
+        if not there:
+            self.refresh()
+            there = self.named(short)
         if not there:
             names = self._installed_names(kind)
             close = get_close_matches(short, names, n=1)
@@ -116,7 +127,14 @@ def _candidate(entry: importlib.metadata.EntryPoint) -> Candidate:
     assert group is not None, entry
     origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
     org = re.split(r"[-_. ]", origin)[0].lower()
-    return Candidate(entry.name, cast(Kind, group[2]), int(group[1]), org, origin, entry.load)
+    return Candidate(entry.name, cast(Kind, group[2]), int(group[1]), org, origin, partial(load, entry))
+
+
+def load(entry: importlib.metadata.EntryPoint) -> object:
+    """What an entry point names. Raises what its import raises."""
+    from samite.plugins.loading import load_entry
+
+    return load_entry(entry)
 
 
 def _split(name: str) -> tuple[str, int]:

@@ -15,6 +15,7 @@ import pluggy
 from samite.errors import BackendMissing, BackendUnusable, PluginError, SamiteError
 from samite.hal import API_VERSION, hookspecs
 from samite.plugins.discovery import Candidate, Catalogue, Entries, Kind, how_to_install, installed
+from samite.plugins.discovery import load as load_entry
 
 if TYPE_CHECKING:
     from samite.hal.driver import Driver
@@ -92,7 +93,7 @@ class Registry:
         if not re.fullmatch(r"[\w.]+(:[\w.]+)?", spec):
             raise PluginError(f'"{spec}" does not say where a plugin is', help='write "module:attribute"')
         with _blaming(name, spec):
-            plugin = importlib.metadata.EntryPoint(name, spec, "").load()
+            plugin = load_entry(importlib.metadata.EntryPoint(name, spec, "samite"))
         self.register(name, plugin)
 
     def unregister(self, name: str) -> None:
@@ -104,6 +105,7 @@ class Registry:
 
     def listing(self, wanted: Iterable[str] = ()) -> tuple[PluginInfo, ...]:
         """Every plugin there is, tried out, and the names of `wanted` (what is configured) that are absent."""
+        self._catalogue.refresh()
         known = self._catalogue.names
         absent = [name for name in wanted if not self._catalogue.named(name.split("/")[-2] if "/" in name else name)]
         return (
