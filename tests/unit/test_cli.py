@@ -275,6 +275,7 @@ class _Driver:
     """As much of a driver as a doctor asks for."""
 
     collectives = "none"
+    algorithms = ()
 
     def devices(self) -> list[Any]:
         return []
