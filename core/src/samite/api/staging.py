@@ -237,7 +237,9 @@ class PipelineBuilder:
         return Program(name, self.mesh, text, arguments, results, pipeline=pipeline)
 
     def _pinned(self, layout: Layout, home: int | None) -> Layout:
-        return layout if home is None else layout.pinned({PIPELINE: home % self.mesh[PIPELINE]})
+        """An axis of one rank pins nothing."""
+        ranks = self.mesh[PIPELINE]
+        return layout if home is None or ranks == 1 else layout.pinned({PIPELINE: home % ranks})
 
 
 def _names(passes: Sequence[Pass]) -> list[str]:

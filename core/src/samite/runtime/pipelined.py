@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
@@ -16,44 +15,44 @@ from samite.runtime.turning import Turning
 
 __all__ = ["PipelinedExecutable"]
 
+Compile = Callable[[Program], Executable]
+
 
 class PipelinedExecutable(Executable):
-    """`compile` is the backend's, for the program of one stage and phase."""
+    """`compile` is the backend's, for the program of one stage and phase. What a rank runs is compiled when it is first
+    bound, and once: programs of stages have no state, so other state takes no other programs."""
 
-    def __init__(self, program: Program, compile: Callable[[Program], Executable]) -> None:
+    def __init__(self, program: Program, compile: Compile) -> None:
         self._program, self._compile = program, compile
+        self._site: _Site | None = None
 
     def bind(self, state: Sequence[StateSlot], communicator: Communicator | None, rank: int) -> Bound:
-        return _Pipelined(self._program, self._compile, list(state), communicator, rank)
+        if self._site is None:
+            self._site = _Site(self._program, self._compile, communicator, rank)
+        return _Pipelined(self._program, list(state), self._site)
 
 
-class _Pipelined(Bound):
-    def __init__(
-        self,
-        program: Program,
-        compile: Callable[[Program], Executable],
-        state: list[StateSlot],
-        communicator: Communicator | None,
-        rank: int,
-    ) -> None:
+class _Site:
+    """One rank: its programs, what it does with them in a step, and how it reaches the others."""
+
+    def __init__(self, program: Program, compile: Compile, communicator: Communicator | None, rank: int) -> None:
         assert program.pipeline is not None, "of a pipeline"
-        self._program, self._pipeline, self._state, self._communicator = program, program.pipeline, state, communicator
-        axis = self._pipeline.axis
-        self._index, self._ranks = program.mesh.coordinates(rank)[axis], program.mesh[axis]
-        each = Deeds(self._pipeline, self._ranks)
-        self._deeds: list[Deed] = each.of[self._index]
+        self._program, self.pipeline, self._communicator = program, program.pipeline, communicator
+        axis = self.pipeline.axis
+        self.index, self.ranks = program.mesh.coordinates(rank)[axis], program.mesh[axis]
+        everyone = Deeds(self.pipeline, self.ranks)
+        self._deeds: list[Deed] = everyone.of[self.index]
         self._bound: dict[int, Bound] = {
             number: compile(part.program).bind((), communicator, rank)
-            for number, part in enumerate(self._pipeline.programs)
-            if each.index(part.stage) == self._index
+            for number, part in enumerate(self.pipeline.programs)
+            if everyone.index(part.stage) == self.index
         }
         self._sent: list[InFlight] = []
         self._meet()
 
-    def run(self, inputs: Sequence[torch.Tensor], wait: Sequence[Event] = ()) -> tuple[list[torch.Tensor], Event]:
-        for event in wait:
-            event.wait()
-        turning = Turning(self._pipeline, self, self._given(inputs))
+    def step(self, given: dict[int, torch.Tensor]) -> Turning:
+        """All deeds of one step."""
+        turning = Turning(self.pipeline, self, given)
         try:
             with self._apart(), torch.no_grad():
                 for deed in self._deeds:
@@ -62,12 +61,7 @@ class _Pipelined(Bound):
                     under_way.wait()
         finally:
             self._sent.clear()
-        return self._settle(turning), Happened()
-
-    def close(self) -> None:
-        for bound in self._bound.values():
-            bound.close()
-        self._state.clear()
+        return turning
 
     def on_each(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
         return function(*values)
@@ -78,41 +72,54 @@ class _Pipelined(Bound):
         return [output.contiguous() for output in outputs]  # as what reads them was compiled for
 
     def send(self, key: Key, value: torch.Tensor, target: int) -> None:
-        self._sent.append(self._transfer(value, self._index, target))
+        self._sent.append(self._transfer(value, self.index, target))
 
     def receive(self, deed: Receive) -> InFlight:
-        return self._transfer(self._like(deed), deed.source, self._index)
+        return self._transfer(self._like(deed), deed.source, self.index)
 
     def _like(self, deed: Receive) -> torch.Tensor:
         if deed.program >= 0:
-            like = self._pipeline.programs[deed.program].program.arguments[deed.position]
+            like = self.pipeline.programs[deed.program].program.arguments[deed.position]
         else:
             like = self._program.results[deed.position]
         return torch.empty(like.layout.local_shape(self._program.mesh), dtype=getattr(torch, like.dtype))
 
     def _transfer(self, x: torch.Tensor, source: int, target: int) -> InFlight:
         assert self._communicator is not None, "ranks that send have a communicator"
-        return self._communicator.transfer(x, self._pipeline.axis, source, target)
+        return self._communicator.transfer(x, self.pipeline.axis, source, target)
 
     def _meet(self) -> None:
         """Once around the axis, so that all ranks have met before the first of them waits for another."""
-        if self._ranks == 1:
+        if self.ranks == 1:
             return
-        x, before, after = torch.zeros(1), (self._index - 1) % self._ranks, (self._index + 1) % self._ranks
-        under_way = [self._transfer(x, self._index, after), self._transfer(x, before, self._index)]
+        x, before, after = torch.zeros(1), (self.index - 1) % self.ranks, (self.index + 1) % self.ranks
+        under_way = [self._transfer(x, self.index, after), self._transfer(x, before, self.index)]
         for each in under_way:
             each.wait()
 
     def _apart(self) -> AbstractContextManager[None]:
         return self._communicator.apart() if isinstance(self._communicator, Sequenced) else nullcontext()
 
-    def _given(self, inputs: Sequence[torch.Tensor]) -> dict[int, Any]:
+
+class _Pipelined(Bound):
+    def __init__(self, program: Program, state: list[StateSlot], site: _Site) -> None:
+        self._program, self._state, self._site = program, state, site
+
+    def run(self, inputs: Sequence[torch.Tensor], wait: Sequence[Event] = ()) -> tuple[list[torch.Tensor], Event]:
+        for event in wait:
+            event.wait()
+        return self._settle(self._site.step(self._given(inputs))), Happened()
+
+    def close(self) -> None:
+        self._state.clear()
+
+    def _given(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         state, others = iter(self._state), iter(inputs)
-        columns = enumerate(zip(self._program.arguments, self._pipeline.argument_homes, strict=True))
-        given: dict[int, Any] = {}
+        columns = enumerate(zip(self._program.arguments, self._site.pipeline.argument_homes, strict=True))
+        given: dict[int, torch.Tensor] = {}
         for value, (argument, home) in columns:
             tensor = next(state).value if argument.kind == "state" else next(others)
-            if home is None or home % self._ranks == self._index:
+            if home is None or home % self._site.ranks == self._site.index:
                 given[value] = tensor
         return given
 
@@ -121,9 +128,9 @@ class _Pipelined(Bound):
         slots = iter(self._state)
         by_argument = {at: next(slots) for at, a in enumerate(self._program.arguments) if a.kind == "state"}
         outputs: list[torch.Tensor] = []
-        ends = zip(self._program.results, self._pipeline.returns, self._pipeline.return_homes, strict=True)
+        ends = zip(self._program.results, self._site.pipeline.returns, self._site.pipeline.return_homes, strict=True)
         for result, value, home in ends:
-            here = home % self._ranks == self._index
+            here = home % self._site.ranks == self._site.index
             if result.alias >= 0:
                 if here:
                     by_argument[result.alias].value = turning.value(Key(value, ALL))

@@ -42,6 +42,7 @@ class Turning:
         self._store: dict[Key, Any] = {Key(value, ALL): tensor for value, tensor in given.items()}
         self._arriving: dict[Key, InFlight] = {}
         self._terms: dict[int, list[Any]] = {}
+        self._owned = set[int]()  # joins whose first term is memory of their own
         self._numbers = [torch.tensor(at) for at in range(pipeline.microbatches)]
 
     def take(self, deed: Deed) -> None:
@@ -88,10 +89,15 @@ class Turning:
     def _add(self, join: Join, term: Any) -> None:
         """In the order of the microbatches, which every schedule keeps: so all of them give the same bits."""
         terms = self._terms.setdefault(join.value, [])
-        if join.kind in REDUCE and terms:
-            terms[0] = self.site.on_each(lambda a, b: REDUCE[join.kind](a, b.to(a.dtype)), terms[0], term)
-        else:
+        if join.kind not in REDUCE or not terms:
             terms.append(self.site.on_each(_wide, term) if join.kind == "sum" else term)
+            return
+        reduce = REDUCE[join.kind]
+        if join.value in self._owned:
+            self.site.on_each(lambda a, b: reduce(a, b.to(a.dtype), out=a), terms[0], term)
+        else:  # the first term is another's too
+            terms[0] = self.site.on_each(lambda a, b: reduce(a, b.to(a.dtype)), terms[0], term)
+            self._owned.add(join.value)
 
     def _complete(self, deed: Complete) -> None:
         join = deed.join
