@@ -118,6 +118,31 @@ def test_meshes(given: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("lockstep", 'the lockstep engine has no option "debug_cheks"[\\s\\S]*did you mean "debug_checks"'),
+        ("inprocess", 'the inprocess engine has no option "debug_cheks"'),
+    ],
+)
+def test_options_that_an_engine_has_not(engine: str, message: str) -> None:
+    mesh = samite.mesh("cpu", engine=engine, options={"debug_cheks": False}, dp=1)
+    with pytest.raises(ConfigError, match=message):
+        samite.tensor(torch.ones(2), mesh)
+
+
+@pytest.mark.parametrize("mesh", ["cpu", {"dp": 2}, None])
+def test_what_is_no_mesh(mesh: Any) -> None:
+    for make in (
+        lambda: samite.tensor(torch.ones(2), mesh, {}),
+        lambda: samite.from_local(torch.ones(2), mesh),
+        lambda: samite.zeros((2,), mesh),
+        lambda: samite.randn((2,), mesh),
+    ):
+        with pytest.raises(MeshError, match=r"a mesh is what samite\.mesh makes, have"):
+            make()
+
+
+@pytest.mark.parametrize(
     ("placements", "message"),
     [
         ([Shard(0)], "says for no axis"), (Shard(0), "says for no axis"), (None, "None says for no axis"),

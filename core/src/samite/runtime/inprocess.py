@@ -23,6 +23,7 @@ from samite.mesh import Mesh
 from samite.runtime.arguments import check_argument, check_layout, missing_buffer
 from samite.runtime.artifacts import Artifacts
 from samite.runtime.finished import Finished
+from samite.runtime.options import check_options
 from samite.runtime.sharding import assemble, lay
 from samite.runtime.shared import Shared
 
@@ -43,6 +44,7 @@ class InProcess:
     max_ranks = 1
 
     def start(self, mesh: Mesh, options: Mapping[str, Any]) -> InProcessWorkers:
+        check_options("inprocess", options, [])
         if mesh.size > 1:
             raise MeshError(f'mesh "{mesh}" has {mesh.size} ranks; the inprocess engine has one', help='engine="local"')
         return InProcessWorkers(mesh)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from samite.config import Settings
-from samite.errors import ConfigError, nearest
 from samite.hal import hookimpl
 from samite.hal.engine import Engine
 from samite.mesh import Mesh
 from samite.runtime.local_workers import LocalWorkers
+from samite.runtime.options import check_options
 
 __all__ = ["Local", "LocalWorkers", "Plugin"]
 
@@ -35,9 +35,7 @@ class Local:
         self.max_ranks = Settings().max_workers
 
     def start(self, mesh: Mesh, options: Mapping[str, Any]) -> LocalWorkers:
-        for key in options:
-            if key not in OPTIONS:
-                raise ConfigError(f'the local engine has no option "{key}"', help=nearest(key, OPTIONS))
+        check_options("local", options, OPTIONS)
         configured = Settings()
         threads = int(options.get("threads_per_worker", configured.threads_per_worker))
         imports = options.get("worker_imports", ())

@@ -24,6 +24,7 @@ from samite.runtime.arguments import check_argument, check_layout, missing_buffe
 from samite.runtime.finished import Finished
 from samite.runtime.interpreter import generate, run_lockstep
 from samite.runtime.lockstep_pipeline import LockstepPipeline
+from samite.runtime.options import check_options
 from samite.runtime.sharding import assemble, home_ranks, lay
 
 __all__ = ["Lockstep", "LockstepWorkers", "Plugin"]
@@ -45,6 +46,7 @@ class Lockstep:
     max_ranks = MAX_RANKS
 
     def start(self, mesh: Mesh, options: Mapping[str, Any]) -> LockstepWorkers:
+        check_options("lockstep", options, ["debug_checks"])
         if mesh.size > self.max_ranks:
             raise MeshError(
                 f'mesh "{mesh}" has {mesh.size} ranks; the lockstep engine simulates up to {self.max_ranks}',

@@ -16,7 +16,7 @@ import torch
 
 from samite import plugins
 from samite.config import Settings
-from samite.errors import BackendUnusable, ConfigError, MeshError, WorkerDied, nearest
+from samite.errors import BackendUnusable, MeshError, WorkerDied
 from samite.hal import hookimpl
 from samite.hal.driver import Communicator, Group
 from samite.hal.engine import Engine
@@ -31,6 +31,7 @@ from samite.runtime.departures import Departures, attempt, launcher_store
 from samite.runtime.digests import describe, digest, sampled_digest
 from samite.runtime.finished import Finished
 from samite.runtime.inprocess import InProcessWorkers
+from samite.runtime.options import check_options
 from samite.runtime.sharding import assemble
 
 __all__ = ["Plugin", "Torchrun", "TorchrunWorkers"]
@@ -63,9 +64,7 @@ class Torchrun:
         self.max_ranks = int(os.environ["WORLD_SIZE"])
 
     def start(self, mesh: Mesh, options: Mapping[str, Any]) -> TorchrunWorkers:
-        for key in options:
-            if key != "timeout_s":
-                raise ConfigError(f'the torchrun engine has no option "{key}"', help=nearest(key, ["timeout_s"]))
+        check_options("torchrun", options, ["timeout_s"])
         if mesh.size != self.max_ranks:
             raise MeshError(
                 f'mesh "{mesh}" has {mesh.size} ranks, this script runs as {self.max_ranks}',

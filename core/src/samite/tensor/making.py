@@ -11,7 +11,7 @@ from samite.eager.driver import Driver
 from samite.eager.rank import Rank, digest
 from samite.eager.spec import spec
 from samite.eager.value import enclosing
-from samite.errors import InputError, PlacementError
+from samite.errors import InputError, MeshError, PlacementError
 from samite.layout import Layout, axes_of, from_placements
 from samite.mesh import Mesh
 from samite.placement import Partial, as_placement
@@ -43,6 +43,7 @@ def tensor(
     the same data. Raises PlacementError for an axis or dim that is not there, CollectiveMismatch if ranks differ in the
     shape, dtype or layout.
     """
+    _check_mesh(mesh)
     if isinstance(data, Tensor) and data.mesh == mesh:
         layout = from_placements(data.shape, placements or {}, mesh, order)
         made: Any = relay(cast(Tensor, data.detach().to(dtype or data.dtype)), layout)
@@ -55,6 +56,11 @@ def tensor(
     layout = from_placements(value.shape, placements or {}, mesh, order).canonical(mesh)
     made = _laid_out(value, layout, home_of(mesh))
     return cast(Tensor, made.requires_grad_(requires_grad))
+
+
+def _check_mesh(given: object) -> None:
+    if not isinstance(given, Mesh):
+        raise MeshError(f"a mesh is what samite.mesh makes, have {given!r}", help='samite.mesh("cpu", dp=2)')
 
 
 def _laid_out(value: torch.Tensor, layout: Layout, home: Rank | Driver) -> Tensor:
@@ -80,6 +86,7 @@ def from_local(
     ones shorter or empty, as `Shard` has it. With `run_check` ranks compare shapes, dtypes and replicas (InputError,
     CollectiveMismatch); without it, which costs nothing, uneven parts need `shape`, that of the whole.
     """
+    _check_mesh(mesh)
     home = home_of(mesh)
     if not isinstance(home, Rank):
         raise InputError(
@@ -143,6 +150,7 @@ def full(
     order: Order | None = None,
 ) -> Tensor:
     """A tensor of one number, on a mesh; each rank makes its part."""
+    _check_mesh(mesh)
     if any(isinstance(as_placement(p), Partial) for p in (placements or {}).values()):
         raise PlacementError("a new tensor owes nothing", help="use Shard or Replicate")
     home, dtype = home_of(mesh), dtype or torch.full((), fill_value).dtype
