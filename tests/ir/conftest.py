@@ -72,7 +72,7 @@ class Cut:
     def run(self, module: Module) -> Module:
         mesh, state = Mesh(("pp",), (self.stages,)), frozenset(a for a in module.graph.aliases if a >= 0)
         cut = CutStages(mesh, "pp", self.stages, Topology(), self.inputs, state, {}, {}, self.marks).run(module)
-        return joint_module(cut.functions, cut.joins)
+        return joint_module(cut.functions, cut.joins, mesh)
 
 
 _PASSES = (

@@ -67,7 +67,7 @@ SPLITS: list[tuple[dict[str, int], Any]] = [
     ({"dp": 2}, {"x": {"dp": S(0)}, "y": {"dp": S(0)}}),
     ({"tp": 2}, {"model.up": {"tp": S(2)}, "model.down": {"tp": S(1)}}),
     ({"dp": 3, "tp": 2}, {"[xy]": {"dp": S(0)}, "model.up": {"tp": S(2)}, "model.down": {"tp": S(1)}}),
-    ({"pp": 3}, {"model.up": {"pp": S(0)}, "model.down": {"pp": S(0)}}),
+    ({"fs": 3}, {"model.up": {"fs": S(0)}, "model.down": {"fs": S(0)}}),
 ]
 
 

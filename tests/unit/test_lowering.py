@@ -126,7 +126,7 @@ def test_collectives_are_samites_ops() -> None:
     calls = {n.target._opname: n.args[1:] for n in graph_to_fx(graph, mesh).graph.nodes if n.op == "call_function"}
     assert calls.pop("axis_index") == ()
     assert calls == {
-        "all_reduce": ("dp", "max"),
+        "all_reduce": ("dp", "max", "auto", 0),
         "all_gather": ("tp,dp", 1, 6),
         "reduce_scatter": ("tp", 1, "sum", 3),
         "permute": ("dp", [1, 0]),

@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops import scan
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
+import control_flows as flows
 import samite
 from lockstep_training import DATA_PARALLEL, momentum, train_both, train_step
 from models import GPT, Llama, batch
@@ -175,6 +177,41 @@ def test_fewer_ops_than_stages() -> None:
     torch.testing.assert_close(here, 2 * w)
 
 
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_inputs_that_are_returned_or_read_whole(microbatches: int) -> None:
+    def first_and_all(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x @ w, x, x.flip(1)
+
+    x, w = torch.randn(8, 3), torch.randn(3, 3)
+    mesh = samite.mesh("cpu", engine="lockstep", pp=2)
+    out = samite.compile(first_and_all, mesh=mesh, microbatches=microbatches)(x, w)
+    for have, want in zip(out, first_and_all(x, w), strict=True):
+        torch.testing.assert_close(have.read(), want)
+    torch.testing.assert_close(samite.compile(lambda x: x, mesh=mesh, microbatches=microbatches)(x).read(), x)
+
+
+class Scanned(flows.Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        def layer(h: Tensor, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            h = h + torch.tanh(self.norm(h) @ weights[0]) @ weights[1]
+            return h, h.sum(-1)
+
+        y, sums = scan(layer, x, (self.up, self.down))
+        return y + sums.sum(0).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_a_scan_over_layers_within_a_stage(microbatches: int) -> None:
+    model, x, y = Scanned(), torch.randn(8, 6), torch.randn(8, 6)
+    alone = copy.deepcopy(model)
+    optimizers = [momentum(m.parameters()) for m in (model, alone)]
+    mesh = samite.mesh("cpu", engine="lockstep", pp=2, dp=2)
+    placements = {"[xy]": {"dp": Shard(0)}} if microbatches < 4 else {}
+    step = samite.compile(flows.train, mesh=mesh, placements=placements, microbatches=microbatches)
+    for _ in range(2):
+        flows.agree(step(model, optimizers[0], x, y), flows.plainly(flows.train, alone, optimizers[1], x, y))
+
+
 def test_parameters_lie_on_their_stage_alone() -> None:
     model = Tied()
     step = train_both(model, small, {"pp": 2}, {}, steps=1, microbatches=2)
@@ -255,6 +292,18 @@ def test_what_needs_the_whole_batch_is_refused_with_its_line() -> None:
     ):
         lowered(BatchNorm(), vectors, {"pp": 2}, microbatches=2)
     train_both(BatchNorm(), vectors, {"pp": 2}, {}, steps=1, microbatches=1, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_second_loop_is_refused_with_its_line(microbatches: int) -> None:
+    def twice(model: nn.Module, optimizer: Optimizer, inputs: Tensor, targets: Tensor) -> Tensor:
+        train_step(model, optimizer, inputs, targets)
+        return train_step(model, optimizer, inputs, targets)  # with what was updated
+
+    model, mesh = Tied(), samite.mesh("cpu", engine="lockstep", pp=2)
+    step = samite.compile(twice, mesh=mesh, microbatches=microbatches)
+    with pytest.raises(ScheduleError, match=r"(reads what the step has updated|needs the whole batch).*\.py:\d+"):
+        step.lower(model, momentum(model.parameters()), *small(0))
 
 
 @pytest.mark.parametrize(

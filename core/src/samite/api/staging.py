@@ -95,13 +95,13 @@ class PipelineBuilder:
         kind, actions, simulated = self._schedule(work)
         drawn = timeline_of(simulated, work)
         notes = in_words(stages.functions, work, kind, simulated)
-        text = joint_module(stages.functions, stages.joins).text() if "cut_stages" in keep_text else ""
+        text = joint_module(stages.functions, stages.joins, self.mesh).text() if "cut_stages" in keep_text else ""
         ops = sum(len(f.module.graph.nodes) for f in stages.functions)
         records.append(PassRecord("cut_stages", time.perf_counter() - started, ops, 0, notes, text))
         functions, more = self._finished(stages.functions, every[behind:], keep[1])
         pipeline = self._pipeline(stages, functions, kind, actions, turns)
         graphs = tuple(f.module.graph for f in functions)
-        text = joint_module(functions, stages.joins).text()
+        text = joint_module(functions, stages.joins, self.mesh).text()
         return Staged(self._program(name, text, local.graph, pipeline), (*records, *more), graphs, drawn)
 
     def _argument_layouts(self, module: Module) -> tuple[dict[str, Layout], tuple[str, ...]]:

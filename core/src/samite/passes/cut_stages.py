@@ -24,6 +24,7 @@ from samite.passes.stages.functions import StageFunction, Writer, is_trivial
 from samite.passes.stages.homes import Homes, homes
 from samite.passes.stages.spread import Spread, spread
 from samite.passes.stages.turns import Turns, turns
+from samite.passes.stages.whole import whole
 from samite.schedules.flow import Join
 from samite.topology import Topology
 
@@ -62,6 +63,7 @@ class CutStages:
 
     def run(self, module: Module) -> Stages:
         """Needs a partitioned module, for the mesh of one stage with `mb` before it. Raises ScheduleError."""
+        module = whole(module)
         graph = module.graph
         when = turns(graph, module.mesh, self.inputs)
         where = spread(graph, when, self.stages, self.topology, self.axis, self.marks)

@@ -38,7 +38,7 @@ def _critical(simulated: Simulated, work: Work) -> Iterator[Action]:
         if span.rank in last:
             before[span.action] = last[span.rank]
         last[span.rank] = span
-    at: Span | None = max(simulated.spans, key=lambda span: span.start + span.seconds)
+    at: Span | None = max(simulated.spans, key=lambda span: span.start + span.seconds, default=None)
     while at is not None:
         yield at.action
         awaited = [(before[at.action], 0.0)] if at.action in before else []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from samite.ir.build import Builder, Value
 from samite.ir.context import TensorType
 from samite.ir.graph import Argument, Constant, Graph, Node, Slot
 from samite.ir.module import Module
+from samite.ir.regions import with_regions
 from samite.ir.scan import MAIN
 from samite.layout import Layout
 from samite.passes.placement.costs import moves_nothing
@@ -60,7 +61,8 @@ class Writer:
     """`mesh` is the attribute of the functions' modules: the mesh without the axis in time, of `turns` turns."""
 
     def __init__(self, graph: Graph, turns: Turns, mesh: Any, count: int) -> None:
-        self.graph, self.turns, self.mesh, self.count = graph, turns, mesh, count
+        self.graph = with_regions(graph, _of_local_types)
+        self.turns, self.mesh, self.count = turns, mesh, count
         self.producers = {r: index for index, node in enumerate(graph.nodes) for r in node.results}
 
     def write(
@@ -148,3 +150,18 @@ class Writer:
         if port.value < len(self.graph.arguments):
             return self.graph.arguments[port.value].name
         return f"%{port.value}"
+
+
+def _of_local_types(region: Graph) -> Graph:
+    """A region with the layouts that functions of stages have: of what a rank holds of a microbatch, so that none
+    speaks of the axis in time."""
+    region = with_regions(region, _of_local_types)
+
+    def layout(value: int) -> str:
+        return str(Layout.replicated(region.types[value].shape))
+
+    return replace(
+        region,
+        arguments=tuple(a._replace(layout=layout(at)) for at, a in enumerate(region.arguments)),
+        return_layouts=tuple(layout(value) for value in region.returns),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from samite.ir.attributes import encode
 from samite.ir.context import context
@@ -16,13 +16,14 @@ __all__ = ["joint_module"]
 BARRIER, NONE = 0, -1
 
 
-def joint_module(functions: Sequence[StageFunction], joins: Sequence[Join]) -> Module:
-    """Functions are named "stage0.forward"; of their attributes `wait_on` names the functions whose results one reads,
-    and `barrier_id` is 0 for those that run when all microbatches are through (-1: no barrier). `reads` and `makes` are
-    the numbers of values; `cuts` has for each that is read along which dim a microbatch is cut from it, -1 if none."""
+def joint_module(functions: Sequence[StageFunction], joins: Sequence[Join], mesh: Mapping[str, int]) -> Module:
+    """`mesh` is that of the functions. They are named "stage0.forward"; of their attributes `wait_on` names those whose
+    results one reads, and `barrier_id` is 0 for those that run when all microbatches are through (-1: no
+    barrier). `reads` and `makes` are the numbers of values; `cuts` has for each that is read along which dim a
+    microbatch is cut from it, -1 if none."""
     from torch_mlir import ir
 
-    made = Module.empty(functions[0].module.mesh_attribute)
+    made = Module.empty(mesh)
     makers: dict[int, list[str]] = {}
     for each in functions:
         for value in each.makes:

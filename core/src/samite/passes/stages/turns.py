@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from samite.errors import ScheduleError
 from samite.ir.graph import Graph, Node
+from samite.ir.regions import all_nodes
 from samite.passes.split_microbatches import MICROBATCH
-from samite.passes.traffic import collectives, is_collective
+from samite.passes.traffic import is_collective
 from samite.schedules.flow import Join
 
 __all__ = ["Turns", "is_cut", "turns"]
@@ -54,6 +55,7 @@ def turns(graph: Graph, mesh: Mapping[str, int], inputs: frozenset[int]) -> Turn
 def _varying(graph: Graph, mesh: Mapping[str, int], inputs: frozenset[int]) -> Turns:
     found = Turns([False] * len(graph.types), [0] * len(graph.types))
     once = mesh[MICROBATCH] == 1
+    behind = [False] * len(graph.types)  # what runs once, after the loop
     for node in graph.nodes:
         found.rounds[node.results[0]] = max((found.rounds[o] for o in node.operands), default=0)
         varies = any(found.varying[o] for o in node.operands)
@@ -65,10 +67,15 @@ def _varying(graph: Graph, mesh: Mapping[str, int], inputs: frozenset[int]) -> T
             varies = not is_collective(node)
             if not varies:
                 _join(node, found)
-        elif any(MICROBATCH in each.axes for region in node.op.regions for each in collectives(region, mesh)):
+        elif any(MICROBATCH in each.op.literals.get("axes", ()) for r in node.op.regions for each in all_nodes(r)):
             raise _needs_all(node)
+        updates = node.source.phase not in ("forward", "backward")
+        late = any(behind[o] or (updates and (found.varying[o] or found.rounds[o])) for o in node.operands)
+        if varies and any(behind[o] for o in node.operands):
+            raise _needs_another_loop(node)
         for result in node.results:
             found.varying[result], found.rounds[result] = varies, found.rounds[node.results[0]]
+            behind[result] = late and not varies
     if once:
         _join_last(graph, found)
     return found
@@ -139,6 +146,14 @@ def _trained(graph: Graph) -> list[bool]:
         for result in node.results:
             trained[result] = depends
     return trained
+
+
+def _needs_another_loop(node: Node) -> ScheduleError:
+    return ScheduleError(
+        f"{node.op} reads what the step has updated, and the loop over microbatches runs once",
+        where=node.source.line,
+        help="compile a function for what comes after the update, and call it after this one",
+    )
 
 
 def _needs_all(node: Node) -> ScheduleError:
